@@ -1,0 +1,28 @@
+"""Averages: uniform, and by sample count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairmean.aggregators.base import Round, SumRule, register
+
+
+@register("mean", reference="Peng et al. 2025")
+@dataclass(frozen=True)
+class Mean(SumRule):
+    """λ_i = 1/n."""
+
+    def weights(self, round: Round) -> Tensor:
+        return torch.full_like(round.sizes, 1 / len(round.sizes))
+
+
+@register("fedavg", reference="McMahan et al. 2017")
+@dataclass(frozen=True)
+class FedAvg(SumRule):
+    """λ_i = m_i / Σ_j m_j: by sample count."""
+
+    def weights(self, round: Round) -> Tensor:
+        return round.sizes / round.sizes.sum()

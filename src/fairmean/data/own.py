@@ -1,0 +1,188 @@
+"""The user's own data: a .npz file, a folder of .npy files, or a function that makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairmean.data import store
+from fairmean.data.dataset import Dataset
+from fairmean.errors import UserError
+
+REQUIRED = ("x_train", "y_train", "x_test", "y_test")
+OPTIONAL = ("clients_train", "clients_test")
+IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def is_own(name: str) -> bool:
+    """Whether a data set's name is a path or an import path, rather than a plain name."""
+    looks_like_path = name.endswith((".npz", ".npy")) or "/" in name or os.sep in name
+    return looks_like_path or bool(IMPORT_PATH.fullmatch(name)) or os.path.exists(os.path.expanduser(name))
+
+
+def load(name: str) -> Dataset:
+    """Read and check the user's data."""
+    file = Path(name).expanduser()
+    if IMPORT_PATH.fullmatch(name) and not file.exists():
+        made = _call(name)
+        if isinstance(made, Dataset):
+            return _checked_dataset(made, name)
+        if not isinstance(made, Mapping):
+            kind = type(made).__name__
+            raise UserError(
+                f"{name} returned {kind}: return a Dataset or a mapping with {', '.join(REQUIRED)}"
+            )
+        return _dataset(name, made)
+    if file.is_dir():
+        return _dataset(name, _read_folder(file))
+    if file.exists() and file.suffix != ".npz":
+        raise UserError(f"data '{name}' is neither a .npz file nor a folder of .npy files: convert it to one")
+    return _dataset(name, store.read(file, REQUIRED + OPTIONAL, "name a file that np.savez wrote"))
+
+
+def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
+    arrays = {}
+    for array in REQUIRED + OPTIONAL:
+        file = folder / f"{array}.npy"
+        if file.exists():
+            try:
+                with file.open("rb") as stream:
+                    arrays[array] = np.lib.format.read_array(stream, allow_pickle=False)
+            except Exception as error:
+                raise UserError(f"{file} is not a readable .npy ({error}): write it with np.save") from error
+    return arrays
+
+
+def _call(name: str) -> object:
+    """Import ``package.module:function``, the current folder included, and call the function."""
+    module, _, attribute = name.partition(":")
+    with _current_folder_importable():
+        with _users_code(f"importing {module}"):
+            try:
+                function: Any = importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name and f"{module}.".startswith(f"{error.name}."):
+                    raise UserError(
+                        f"data '{name}': there is no module '{error.name}': check its name"
+                    ) from None
+                raise
+        for part in attribute.split("."):
+            function = getattr(function, part, None)
+        if not callable(function):
+            raise UserError(f"data '{name}': '{module}' has no function '{attribute}': check its name")
+        with _users_code(f"{name}()"):
+            return function()
+
+
+@contextmanager
+def _users_code(what: str) -> Iterator[None]:
+    """A failure in the user's code becomes one line that says where it happened."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"{what} failed ({detail}, at {last.filename}:{last.lineno}): mend it there"
+        ) from error
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    before = list(sys.path)
+    sys.path.append(os.getcwd())  # last, so that no file here can stand in for an installed package
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _checked_dataset(made: Dataset, name: str) -> Dataset:
+    """A Dataset the user's function built, its arrays checked like any others."""
+    given = (made.train_x, made.train_y, made.test_x, made.test_y, made.train_clients, made.test_clients)
+    checked = _dataset(name, dict(zip(REQUIRED + OPTIONAL, given, strict=True)))
+    if made.classes < checked.classes:
+        raise UserError(
+            f"{name}: classes={made.classes}, but there is a label {checked.classes - 1}: raise it"
+        )
+    return dataclasses.replace(checked, name=made.name, classes=made.classes, mean=made.mean, std=made.std)
+
+
+def _dataset(name: str, arrays: Mapping[str, Any]) -> Dataset:
+    present = {}
+    for key in REQUIRED + OPTIONAL:
+        if arrays.get(key) is not None:
+            try:
+                present[key] = np.asarray(arrays[key])
+            except (ValueError, TypeError, RuntimeError) as error:
+                raise UserError(f"data '{name}': {key} is not an array ({error}): make it one") from error
+    if missing := [key for key in REQUIRED if key not in present]:
+        raise UserError(f"data '{name}' lacks {', '.join(missing)}: it needs {', '.join(REQUIRED)}")
+    train_x = _inputs(name, "x_train", present["x_train"])
+    test_x = _inputs(name, "x_test", present["x_test"])
+    if train_x.shape[1:] != test_x.shape[1:] or train_x.dtype != test_x.dtype:
+        train, test = (f"{x.dtype} {x.shape[1:]}" for x in (train_x, test_x))
+        raise UserError(f"data '{name}': a sample of x_train is {train}, of x_test {test}: make them alike")
+    train_y = _integers(name, "y_train", present["y_train"], len(train_x))
+    test_y = _integers(name, "y_test", present["y_test"], len(test_x))
+    clients = {
+        key: _integers(name, key, present[key], len(x)) if key in present else None
+        for key, x in zip(OPTIONAL, (train_x, test_x), strict=True)
+    }
+    classes = int(max(train_y.max(), test_y.max())) + 1
+    return Dataset(
+        name=name,
+        train_x=train_x,
+        train_y=train_y,
+        test_x=test_x,
+        test_y=test_y,
+        classes=classes,
+        train_clients=clients["clients_train"],
+        test_clients=clients["clients_test"],
+    )
+
+
+def _inputs(name: str, key: str, array: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.float32]:
+    """uint8 as it is, floats as finite float32."""
+    if array.ndim < 2 or 0 in array.shape:
+        raise UserError(
+            f"data '{name}': {key} has shape {array.shape}: it needs samples by features, none empty"
+        )
+    if array.dtype == np.uint8:
+        return np.require(array, np.uint8, ["C", "W"])
+    if not np.issubdtype(array.dtype, np.floating):
+        raise UserError(f"data '{name}': {key} is {array.dtype}: save it as uint8 (0 to 255) or float32")
+    with np.errstate(over="ignore"):
+        floats = np.require(array, np.float32, ["C", "W"])
+    if bad := int(floats.size - np.isfinite(floats).sum()):
+        raise UserError(f"data '{name}': {key} has {bad} values that are not finite in float32: clean them")
+    return floats
+
+
+def _integers(name: str, key: str, array: NDArray[Any], length: int) -> NDArray[np.int64]:
+    """Labels or clients: one non-negative integer per sample."""
+    if array.shape != (length,):
+        x = key.replace("y_", "x_").replace("clients_", "x_")
+        raise UserError(
+            f"data '{name}': {key} has shape {array.shape}: it needs ({length},), one for each of {x}"
+        )
+    if not np.issubdtype(array.dtype, np.integer):
+        raise UserError(f"data '{name}': {key} is {array.dtype}: save it as integers, counted from 0")
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high > np.iinfo(np.int64).max:
+        raise UserError(f"data '{name}': {key} holds {low if low < 0 else high}: count from 0")
+    return array.astype(np.int64)

@@ -1,0 +1,164 @@
+"""The clients' data: tensors sorted by client, who is regular, who is poisoned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairmean.data.dataset import Dataset
+from fairmean.data.partitions import mirror, partition
+from fairmean.data.poisoning import ATTACKS, choose
+from fairmean.errors import UserError
+from fairmean.randomness import generator
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Samples sorted by client: client i owns rows ``offsets[i]:offsets[i+1]`` (and likewise for the test data).
+
+    ``y`` holds the labels as each client sees them; ``dynamic`` marks rows whose label a poisoned client sets anew at
+    every step, to the class the current model finds least likely.
+    """
+
+    x: Tensor
+    y: Tensor
+    clean_y: Tensor
+    offsets: Index
+    regular: NDArray[np.bool_]
+    test_x: Tensor
+    test_y: Tensor
+    test_own_y: Tensor
+    test_offsets: Index
+    classes: int
+    dynamic: Tensor | None = None
+    test_dynamic: Tensor | None = None
+
+    @property
+    def clients(self) -> int:
+        """n."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Index:
+        """m_i, training samples per client."""
+        return np.diff(self.offsets)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.x.shape[1:])
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Federation:
+        """The same federation on a device, inputs in ``dtype``."""
+        moved = {
+            name: value.to(device, dtype if value.is_floating_point() else None)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+def poisoned_clients(n: int, clients: int | list[int], fraction: float | None, pick: str, seed: int) -> Index:
+    """Ids of the poisoned clients: as listed; or so many (a count or a fraction), the last ones or drawn at random."""
+    if isinstance(clients, list):
+        ids = np.array(sorted(set(clients)), dtype=np.int64)
+        if len(ids) and not 0 <= ids[0] <= ids[-1] < n:
+            raise UserError(f"attack.clients = {clients}: ids must be 0 … {n - 1}")
+    else:
+        count = clients if fraction is None else round(fraction * n)
+        if count < 0:
+            raise UserError(f"attack.clients = {count}: must be ≥ 0, or a list of client ids")
+        everyone = np.arange(n) if pick == "last" else generator(seed, "poisoned clients").permutation(n)
+        ids = np.sort(everyone[max(0, n - count) :])
+    if len(ids) >= n:
+        raise UserError(f"attack: all {n} clients would be poisoned; leave at least one regular client")
+    return ids
+
+
+def inputs(x: NDArray[Any], mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """uint8 images to normalised float32, channels first; float arrays as they are."""
+    if x.dtype != np.uint8:
+        return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+    table = np.arange(256, dtype=np.float32) / 255  # one look-up per pixel: (x/255 − mean)/std
+    if x.ndim == 4:
+        planes = [((table - m) / s)[x[..., c]] for c, (m, s) in enumerate(zip(_per(x, mean), _per(x, std), strict=True))]
+        return torch.from_numpy(np.stack(planes, axis=1, dtype=np.float32))
+    return torch.from_numpy(((table - mean[0]) / std[0]).astype(np.float32)[x])
+
+
+def _per(x: NDArray[Any], values: tuple[float, ...]) -> tuple[float, ...]:
+    return values if len(values) == x.shape[-1] else values[:1] * x.shape[-1]
+
+
+def build(
+    data: Dataset,
+    *,
+    partition_name: str = "dirichlet",
+    clients: int = 10,
+    partition_seed: int = 1,
+    partition_options: dict[str, Any] | None = None,
+    attack: str = "none",
+    poisoned: Index | None = None,
+    rho: float = 1.0,
+    source: int = 0,
+    target: int = 1,
+    seed: int = 1,
+) -> Federation:
+    """Partition the data, give each client test data that mirrors its training mix, poison labels."""
+    owner, test_owner = _owners(data, partition_name, clients, partition_seed, partition_options or {})
+    sizes = np.bincount(owner, minlength=clients)
+    rows, test_rows = np.argsort(owner, kind="stable"), np.argsort(test_owner, kind="stable")
+    test_rows = test_rows[(test_owner < 0).sum() :]
+    owner, test_owner = owner[rows], test_owner[test_rows]
+
+    rule = ATTACKS[attack]
+    poisoned = np.array([], dtype=np.int64) if attack == "none" or poisoned is None else poisoned
+    regular = ~np.isin(np.arange(clients), poisoned)
+    relabel = rule.make(data.classes, generator(seed, "poisoning"), source, target) if rule.make else None
+    labels, own = [], []
+    for name, whose, clean in (("train", owner, data.train_y[rows]), ("test", test_owner, data.test_y[test_rows])):
+        chosen = choose(whose, poisoned, rho if name == "train" else 1.0, generator(seed, "poisoned samples", name))
+        labels.append((clean, np.where(chosen, relabel(clean), clean) if relabel else clean))
+        own.append(torch.from_numpy(chosen) if rule.dynamic else None)
+    (clean_y, y), (test_y, test_own_y) = labels
+    return Federation(
+        x=inputs(data.train_x[rows], data.mean, data.std),
+        y=torch.from_numpy(y),
+        clean_y=torch.from_numpy(clean_y),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        regular=regular,
+        test_x=inputs(data.test_x[test_rows], data.mean, data.std),
+        test_y=torch.from_numpy(test_y),
+        test_own_y=torch.from_numpy(test_own_y),
+        test_offsets=np.concatenate([[0], np.cumsum(np.bincount(test_owner, minlength=clients))]),
+        classes=data.classes,
+        dynamic=own[0],
+        test_dynamic=own[1],
+    )
+
+
+def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str, Any]) -> tuple[Index, Index]:
+    if name != "given":
+        owner = partition(name, data.train_y, clients, seed, **options)
+        return owner, mirror(owner, data.train_y, data.test_y, clients)
+    if data.train_clients is None:
+        raise UserError(f"partition.name = 'given': the data '{data.name}' brings no client ids (clients_train)")
+    owner = data.train_clients
+    counts = np.bincount(owner, minlength=clients)
+    if len(counts) != clients or counts.min() == 0:
+        raise UserError(
+            f"partition.name = 'given': the data has clients {owner.min()} … {owner.max()}, {int((counts == 0).sum())} of "
+            f"them empty, but partition.clients = {clients}; number them 0 … n−1 and set partition.clients = n"
+        )
+    if data.test_clients is not None:
+        return owner, data.test_clients
+    return owner, mirror(owner, data.train_y, data.test_y, clients)
+
+

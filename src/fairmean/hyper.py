@@ -1,0 +1,41 @@
+"""Hyper-parameters of rules: read from dataclass fields, checked with errors that name the value and the remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from fairmean.errors import UserError
+
+
+def hyper_parameters(cls: Any) -> dict[str, Any]:
+    """Name and default of every hyper-parameter of a rule's class; and name and value, for a rule."""
+    if isinstance(cls, type):
+        return {field.name: field.default for field in dataclasses.fields(cls)}
+    return {field.name: getattr(cls, field.name) for field in dataclasses.fields(cls)}
+
+
+def at_least(name: str, value: float, low: float, why: str = "") -> None:
+    """``low`` ≤ value < ∞."""
+    if not low <= value < float("inf"):
+        raise UserError(f"{name} = {value}: must be a finite number ≥ {low:g}{why and f' ({why})'}")
+
+
+def within(name: str, value: float, low: float, high: float, why: str = "") -> None:
+    """``low`` ≤ value ≤ ``high``."""
+    if not low <= value <= high:
+        raise UserError(f"{name} = {value}: must be between {low:g} and {high:g}{why and f' ({why})'}")
+
+
+def typed(owner: str, name: str, value: Any, like: Any) -> Any:
+    """``value`` as the type of the default ``like``: an int may stand for a float, nothing else is converted."""
+    if isinstance(like, bool) or like is None or isinstance(like, str):
+        good = like is None or type(value) is type(like)
+    elif isinstance(like, int):
+        good = isinstance(value, int) and not isinstance(value, bool)
+    else:
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        value = float(value) if good else value
+    if not good:
+        raise UserError(f"{owner}: {name} = {value!r}: must be a {type(like).__name__}, such as {like!r}")
+    return value

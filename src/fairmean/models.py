@@ -1,0 +1,132 @@
+"""The paper's models, and any user's ``nn.Module`` by import path."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from fairmean.errors import UserError, unknown
+from fairmean.importing import import_name
+from fairmean.randomness import global_stream, hash32
+
+Shape = tuple[int, ...]
+
+
+def mlp(shape: Shape, classes: int) -> nn.Module:
+    """784-200-200-10 with ReLU on Fashion-MNIST: 199,210 parameters."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(prod(shape), 200),
+        nn.ReLU(),
+        nn.Linear(200, 200),
+        nn.ReLU(),
+        nn.Linear(200, classes),
+    )
+
+
+def cnn(shape: Shape, classes: int) -> nn.Module:
+    """Two 5×5×64 convolutions with pooling, then 384-192-10 with dropout: 797,962 parameters on CIFAR-10."""
+    if len(shape) != 3 or min(shape[1:]) < 16:
+        raise UserError(f"model 'cnn' needs images of at least channels×16×16, the data has {shape}; use model.name=mlp")
+    height, width = (((side - 4) // 2 - 4) // 2 for side in shape[1:])
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * height * width, 384),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(384, 192),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(192, classes),
+    )
+
+
+def linear(shape: Shape, classes: int) -> nn.Module:
+    """Softmax regression: convex, so the theory's constants are known in closed form."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), classes))
+
+
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear}
+
+
+def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
+    """The model called ``name``, initialised from its own random stream; 'auto' is the paper's choice for the data.
+
+    ``package.module:factory`` is called with (input shape, number of classes), or with nothing if it takes no argument.
+    """
+    if name == "auto":
+        name = "cnn" if len(shape) == 3 and shape[0] == 3 else "mlp"
+    if name in MODELS:
+        factory: Callable[..., nn.Module] = MODELS[name]
+    elif ":" in name:
+        factory = import_name(name, "model.name")
+    else:
+        raise unknown("model", name, MODELS)
+    with global_stream(seed, "initialisation"):
+        model = factory(shape, classes) if inspect.signature(factory).parameters else factory()
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model.name = '{name}' returned a {type(model).__name__}, not a torch.nn.Module")
+    for label, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise UserError(
+                f"model '{name}' has {type(module).__name__} at '{label}': batch statistics mix clients; "
+                "use GroupNorm or LayerNorm instead"
+            )
+    _swap_dropout(model)
+    return model
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask is a hash of (key, row, unit): the same for a sample however the samples are batched.
+
+    The engine sets ``rows`` (an identity per row) and ``key`` (a new one every step) before a forward pass. With ``whole``
+    set, whole channels are dropped, as ``nn.Dropout2d`` does.
+    """
+
+    rows: Tensor
+    key: int
+
+    def __init__(self, p: float, salt: int, whole: bool = False) -> None:
+        super().__init__()
+        self.p, self.salt, self.whole = p, salt, whole
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if self.p >= 1:
+            return torch.zeros_like(x)
+        shape = x.shape[1:2] + (1,) * (x.dim() - 2) if self.whole else x.shape[1:]
+        unit = torch.arange(prod(shape), device=x.device) * 0x9E3779B1
+        mixed = hash32(hash32(self.rows + self.key + self.salt)[:, None] + unit)
+        keep = (mixed >= int(self.p * 2**32)).view(-1, *shape)
+        return x * (keep.to(x.dtype) / (1 - self.p))
+
+
+def _swap_dropout(model: nn.Module) -> None:
+    """Replace torch's dropout modules, which draw from the global generator, by ours."""
+    salt = 0
+    for parent in list(model.modules()):
+        for label, child in list(parent.named_children()):
+            if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+                salt += 1
+                setattr(parent, label, Dropout(child.p, salt * 0x632BE5AB, not isinstance(child, nn.Dropout)))
+
+
+@contextmanager
+def dropout_rows(model: nn.Module, rows: Tensor, key: int) -> Iterator[None]:
+    """Forward passes inside see these rows, under this step's key."""
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.rows, module.key = rows, key
+    yield

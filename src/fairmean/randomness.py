@@ -1,0 +1,87 @@
+"""Named random streams, all derived from one seed; the global generators are never touched.
+
+Set-up draws (partition, poisoning, initialisation, participation) use a generator of their own. Draws that recur every
+round (batches, dropout) are *hashes* of (stream, round, row): they need no state, so a resumed run, a reordered loop and
+a batched run see the same numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+Ints = TypeVar("Ints", Tensor, NDArray[np.int64])
+
+
+def derive(seed: int, *names: object) -> int:
+    """A 63-bit seed for the stream called ``names``, a function of the run's seed and the names alone."""
+    text = ":".join(map(str, (seed, *names)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def generator(seed: int, *names: object) -> np.random.Generator:
+    """A generator for one stream."""
+    return np.random.default_rng(derive(seed, *names))
+
+
+@contextmanager
+def global_stream(seed: int, *names: object) -> Iterator[None]:
+    """Code that only knows torch's global CPU generator (``nn.Module`` constructors) draws from this stream."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive(seed, *names))
+        yield
+
+
+def hash32(x: Ints) -> Ints:
+    """A bijective 32-bit mixing function, elementwise on int64 arrays or tensors (murmur3's finaliser)."""
+    x = x & _MASK
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _MASK
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _MASK
+    return x ^ (x >> 16)
+
+
+class Batches:
+    """Which rows each client uses in a step: consecutive slices of a shuffle that is fresh every epoch.
+
+    Rows are sorted by client, client i owning ``offsets[i]:offsets[i+1]``. A client with no more than ``batch`` rows (or
+    any client when ``batch`` is 0) uses all its rows in every step; the others use exactly ``batch`` rows, the remainder
+    of an epoch being left out of it.
+    """
+
+    def __init__(self, offsets: NDArray[np.int64], batch: int, seed: int) -> None:
+        sizes = np.diff(offsets)
+        self.offsets = offsets
+        self.lengths = np.minimum(sizes, batch) if batch else sizes
+        self.full = bool((self.lengths == sizes).all())
+        self._steps = sizes // self.lengths
+        self._key = derive(seed, "batches")
+        self._client = np.repeat(np.arange(len(sizes)), sizes)
+        self._order = np.arange(offsets[-1])
+        self._epoch = np.full(len(sizes), -1)
+
+    def rows(self, step: int, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of these clients in global step ``step``, client after client."""
+        self._shuffle(step, clients)
+        lengths = self.lengths[clients]
+        starts = self.offsets[clients] + step % self._steps[clients] * lengths
+        before = np.cumsum(lengths) - lengths
+        return self._order[np.arange(lengths.sum()) + np.repeat(starts - before, lengths)]
+
+    def _shuffle(self, step: int, clients: NDArray[np.int64]) -> None:
+        epoch = step // self._steps[clients]
+        stale = clients[(epoch != self._epoch[clients]) & (self._steps[clients] > 1)]
+        if len(stale) == 0:
+            return
+        self._epoch[stale] = step // self._steps[stale]
+        rows = np.concatenate([np.arange(self.offsets[c], self.offsets[c + 1]) for c in stale])
+        client = self._client[rows]
+        random = hash32(hash32(rows + (self._key & _MASK)) + hash32(self._epoch[client] + (self._key >> 32)))
+        self._order[rows] = rows[np.argsort(client << 32 | random, kind="stable")]
