@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import prod
 
 import torch
@@ -122,11 +121,3 @@ def _swap_dropout(model: nn.Module) -> None:
                 salt += 1
                 setattr(parent, label, Dropout(child.p, salt * 0x632BE5AB, not isinstance(child, nn.Dropout)))
 
-
-@contextmanager
-def dropout_rows(model: nn.Module, rows: Tensor, key: int) -> Iterator[None]:
-    """Forward passes inside see these rows, under this step's key."""
-    for module in model.modules():
-        if isinstance(module, Dropout):
-            module.rows, module.key = rows, key
-    yield

@@ -23,9 +23,11 @@ def idx_bytes(array):
     return b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
+class Python2Pickler(pickle._Pickler):
     """Writes what Python 2 and its NumPy wrote: byte strings, 0 and 1 for booleans, numpy.core."""
 
+    write: Any
+    memoize: Any
     dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
 
     def save_string(self, obj):

@@ -152,7 +152,7 @@ def _cifar_sheets(place: Path, files: dict[str, bytes]) -> Arrays:
 
 
 def _dtype(code: str | bytes, align: int = 0, copy: int = 1) -> np.dtype[Any]:
-    """NumPy's dtype, taking the 0 and 1 that Python 2 pickled where NumPy now wants booleans."""
+    """NumPy's dtype, with the 0 and 1 that Python 2 pickled made booleans."""
     return np.dtype(code.decode() if isinstance(code, bytes) else code, align=bool(align), copy=bool(copy))
 
 

@@ -1,0 +1,78 @@
+"""What the clients compute on in one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairmean.federation import Federation
+from fairmean.randomness import Batches, derive
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of the clients taking part, client after client: client k owns ``offsets[k]:offsets[k+1]``.
+
+    ``rows`` are the samples' places in the federation: an identity for dropout masks that does not depend on batching.
+    """
+
+    clients: Index
+    offsets: Index
+    lengths: Tensor
+    sizes: Tensor
+    ids: Tensor
+    x: Tensor
+    y: Tensor
+    rows: Tensor
+    dynamic: Tensor | None
+    key: int
+
+    def part(self, first: int, last: int) -> slice:
+        """The rows of clients ``first`` … ``last − 1`` of this batch."""
+        return slice(int(self.offsets[first]), int(self.offsets[last]))
+
+
+class Feeder:
+    """Batches of a federation, step after step. ``x`` may be a copy of the federation's inputs in another layout."""
+
+    def __init__(self, federation: Federation, x: Tensor, batch: int, seed: int) -> None:
+        self.federation, self.x, self.seed = federation, x, seed
+        self.batches = Batches(federation.offsets, batch, seed)
+        self._rows = torch.arange(len(x), device=x.device)
+        self._whole: Batch | None = None
+
+    def __call__(self, step: int, clients: Index) -> Batch:
+        """The batch of these clients in global step ``step``."""
+        key = derive(self.seed, "dropout", step) & 0xFFFFFFFF
+        everything = self.batches.full and len(clients) == self.federation.clients
+        if everything and self._whole is not None:
+            return Batch(**{**vars(self._whole), "key": key})
+        device = self.x.device
+        lengths = self.batches.lengths[clients]
+        if everything:
+            rows, x, y, dynamic = self._rows, self.x, self.federation.y, self.federation.dynamic
+        else:
+            rows = torch.from_numpy(self.batches.rows(step, clients)).to(device)
+            x, y = self.x[rows], self.federation.y[rows]
+            dynamic = None if self.federation.dynamic is None else self.federation.dynamic[rows]
+        batch = Batch(
+            clients=clients,
+            offsets=np.concatenate([[0], np.cumsum(lengths)]),
+            lengths=torch.from_numpy(lengths).to(device),
+            sizes=torch.from_numpy(self.federation.sizes[clients]).to(device, torch.float64),
+            ids=torch.from_numpy(clients).to(device),
+            x=x,
+            y=y,
+            rows=rows,
+            dynamic=dynamic,
+            key=key,
+        )
+        if everything:
+            self._whole = batch
+        return batch

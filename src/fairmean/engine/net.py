@@ -1,0 +1,103 @@
+"""A model as the engine uses it: parameters and gradients are views of two flat vectors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fairmean.models import Dropout
+
+_CPU_CHUNK = 24 * 2**20  # activations of one chunk should stay in the last-level cache
+_CUDA_CHUNK = 4 * 2**30
+
+
+class Chunk(NamedTuple):
+    """A number of rows, and what one row costs."""
+
+    rows: int
+    bytes_per_row: int
+
+
+class Net:
+    """``flat`` holds all parameters, ``grad`` all gradients; the module's own parameters are views of them.
+
+    ``layers`` are the column slices of the modules that own parameters (weight and bias together). Convolution
+    weights lie in channels-last order on the CPU, where that is faster.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        self.model = model.to(device=device, dtype=dtype)
+        self.model.train()
+        parameters = list(model.parameters())
+        convolutional = any(p.dim() == 4 for p in parameters)
+        self.channels_last = convolutional and torch.device(device).type == "cpu"
+        ends = torch.tensor([0, *(p.numel() for p in parameters)]).cumsum(0).tolist()
+        self._slices = [slice(a, b) for a, b in pairwise(ends)]
+        self.flat = torch.empty(ends[-1], device=device, dtype=dtype)
+        self.grad = torch.zeros_like(self.flat)
+        for parameter, view in zip(parameters, self.views(self.flat), strict=True):
+            view.copy_(parameter.data)
+            parameter.data = view
+        self.aim(self.grad)
+        self.layers = self._layer_slices()
+        self._dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """A flat vector as tensors shaped like the parameters."""
+        result = []
+        for parameter, part in zip(self.model.parameters(), self._slices, strict=True):
+            if self.channels_last and parameter.dim() == 4:
+                o, i, h, w = parameter.shape
+                result.append(flat[part].view(o, h, w, i).permute(0, 3, 1, 2))
+            else:
+                result.append(flat[part].view(parameter.shape))
+        return result
+
+    def aim(self, grad: Tensor) -> None:
+        """Let backward passes add into this flat vector."""
+        for parameter, view in zip(self.model.parameters(), self.views(grad), strict=True):
+            parameter.grad = view
+
+    def layout(self, x: Tensor) -> Tensor:
+        """Inputs in the memory layout the model likes."""
+        return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
+
+    def mask(self, rows: Tensor, key: int) -> None:
+        """Decide the dropout masks of the next forward pass."""
+        for dropout in self._dropouts:
+            dropout.rows, dropout.key = rows, key
+
+    def logits(self, x: Tensor, rows: Tensor, key: int) -> Tensor:
+        """A forward pass; ``rows`` and ``key`` decide the dropout masks."""
+        self.mask(rows, key)
+        logits: Tensor = self.model(x)
+        return logits
+
+    def chunk_rows(self, x: Tensor) -> Chunk:
+        """How many samples to push through at a time, and the bytes of activations a sample leaves."""
+        seen: dict[int, int] = {}
+
+        def pack(saved: Tensor) -> Tensor:
+            seen[saved.data_ptr()] = saved.numel() * saved.element_size()
+            return saved
+
+        own = {p.data_ptr() for p in self.model.parameters()}
+        sample = self.layout(x[:1].expand(2, *x.shape[1:]).contiguous())
+        rows = torch.arange(2, device=x.device)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            F.log_softmax(self.logits(sample, rows, 0), 1)
+        per_sample = max(1, sum(size for at, size in seen.items() if at not in own) // 2)
+        room = _CUDA_CHUNK if x.device.type == "cuda" else _CPU_CHUNK
+        most = 2**20 if x.device.type == "cuda" else 8192
+        return Chunk(max(16, min(room // per_sample, most)), per_sample)
+
+    def _layer_slices(self) -> tuple[slice, ...]:
+        names = [name.rpartition(".")[0] for name, _ in self.model.named_parameters()]
+        spans: dict[str, list[slice]] = {}
+        for name, part in zip(names, self._slices, strict=True):
+            spans.setdefault(name, []).append(part)
+        return tuple(slice(parts[0].start, parts[-1].stop) for parts in spans.values())

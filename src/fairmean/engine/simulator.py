@@ -1,0 +1,118 @@
+"""The simulator: rounds of a federation, by the cheapest path that gives a rule what it needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fairmean.aggregators import Rung, State
+from fairmean.engine.batch import Batch, Feeder
+from fairmean.engine.clientwise import client_gradients, local_round
+from fairmean.engine.evaluation import Evaluator
+from fairmean.engine.fused import fused_round
+from fairmean.engine.net import Net
+from fairmean.engine.reference import reference_round
+from fairmean.federation import Federation
+from fairmean.methods import Method, Outcome
+from fairmean.randomness import generator
+
+
+@dataclass(frozen=True)
+class Training:
+    """How clients train. ``batch`` 0 is the full local gradient; ``local_lr`` None is the round's own step size."""
+
+    lr: float = 0.1
+    lr_decay: float = 1.0
+    schedule: Literal["exponential", "cosine"] = "exponential"
+    rounds: int = 100
+    batch: int = 0
+    local_steps: int = 1
+    local_lr: float | None = None
+    participation: float = 1.0
+
+    def step_size(self, t: int) -> float:
+        """lr·decay^t, or lr·(1 + cos(πt/T))/2."""
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * t / self.rounds))
+        return self.lr * self.lr_decay**t
+
+
+class Step(NamedTuple):
+    """What a round leaves to be recorded: who took part, their losses before it, the weight of each gradient."""
+
+    clients: NDArray[np.int64]
+    losses: Tensor
+    weights: Tensor | None
+
+
+class Simulator:
+    """A federation in training. ``step(t)`` is round t; a round depends on (w, state, t) and the seed alone."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        model: nn.Module,
+        method: Method,
+        training: Training,
+        *,
+        seed: int = 1,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        engine: Literal["fast", "reference"] = "fast",
+        chunk: int | None = None,
+        memory: float = 2.0,
+    ) -> None:
+        self.federation = federation.to(device, dtype)
+        self.method, self.training, self.seed, self.engine = method, training, seed, engine
+        self.net = Net(model, device, dtype)
+        self.state: State = method.aggregator.init(federation.clients)
+        self._feed = Feeder(self.federation, self.net.layout(self.federation.x), training.batch, seed)
+        auto = self.net.chunk_rows(self.federation.x)
+        self._chunk = chunk or auto.rows
+        self._keep = max(self._chunk, int(memory * 2**30 / auto.bytes_per_row))
+        self._evaluate = Evaluator(self.federation, self.net, self._chunk)
+
+    @property
+    def w(self) -> Tensor:
+        """The model, as one flat vector."""
+        return self.net.flat
+
+    def participants(self, t: int) -> NDArray[np.int64]:
+        """The clients of round t, in order of id."""
+        n = self.federation.clients
+        count = max(1, round(self.training.participation * n))
+        if count == n:
+            return np.arange(n)
+        return np.sort(generator(self.seed, "participation", t).permutation(n)[:count])
+
+    def step(self, t: int) -> Step:
+        """Round t: clients compute, the server aggregates, w ← w − lr·d."""
+        clients, lr = self.participants(t), self.training.step_size(t)
+        k = self.training.local_steps
+        steps = [self._feed(t * k + j, clients) for j in range(k)]
+        losses, outcome = self._round(steps, lr)
+        self.net.flat.add_(outcome.direction, alpha=-lr)
+        self.state = outcome.state
+        return Step(clients, losses, outcome.weights)
+
+    def _round(self, steps: list[Batch], lr: float) -> tuple[Tensor, Outcome]:
+        method, local_lr = self.method, self.training.local_lr or lr
+        if self.engine == "reference":
+            return reference_round(self.net, steps, method, lr, local_lr, self.state)
+        if len(steps) > 1:
+            return local_round(self.net, steps, method, lr, local_lr, self.state, self._chunk)
+        if method.rung <= Rung.LOSSES:
+            return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep)
+        gradients, losses, entropies = client_gradients(self.net, steps[0], self._chunk)
+        known: dict[str, Any] = {"clients": steps[0].ids, "lr": lr, "state": self.state, "layers": self.net.layers}
+        return losses, method.combine(gradients, losses, steps[0].sizes, entropies, **known)
+
+    def evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Per client, in percent: accuracy on clean test labels, and on the labels as the client itself sees them."""
+        return self._evaluate()
