@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 .PHONY: demo test lint format clean
 
 demo: $(VENV)/.ready
-	$(BIN)/fairmean compare
+	$(BIN)/fairmean compare run.name=demo
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest

@@ -20,9 +20,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     arrays = {}
     for part, x, y in (("train", full.train_x, full.train_y), ("test", full.test_x, full.test_y)):
-        drawn = [
-            rng.choice(np.flatnonzero(y == c), PER_CLASS[part], replace=False) for c in range(full.classes)
-        ]
+        drawn = [rng.choice(np.flatnonzero(y == c), PER_CLASS[part], replace=False) for c in range(full.classes)]
         order = rng.permutation(np.concatenate(drawn))
         arrays[f"x_{part}"] = x[order].astype(np.uint8)
         arrays[f"y_{part}"] = y[order].astype(np.uint8)

@@ -24,7 +24,8 @@ class Federation:
     """Samples sorted by client: client i owns rows ``offsets[i]:offsets[i+1]`` (and likewise for the test data).
 
     ``y`` holds the labels as each client sees them; ``dynamic`` marks rows whose label a poisoned client sets anew at
-    every step, to the class the current model finds least likely.
+    every step, to the class the current model finds least likely. ``rows`` and ``test_rows`` are the samples' places in
+    the data set.
     """
 
     x: Tensor
@@ -37,6 +38,8 @@ class Federation:
     test_own_y: Tensor
     test_offsets: Index
     classes: int
+    rows: Index
+    test_rows: Index
     dynamic: Tensor | None = None
     test_dynamic: Tensor | None = None
 
@@ -88,7 +91,9 @@ def inputs(x: NDArray[Any], mean: tuple[float, ...], std: tuple[float, ...]) -> 
         return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
     table = np.arange(256, dtype=np.float32) / 255  # one look-up per pixel: (x/255 − mean)/std
     if x.ndim == 4:
-        planes = [((table - m) / s)[x[..., c]] for c, (m, s) in enumerate(zip(_per(x, mean), _per(x, std), strict=True))]
+        planes = [
+            ((table - m) / s)[x[..., c]] for c, (m, s) in enumerate(zip(_per(x, mean), _per(x, std), strict=True))
+        ]
         return torch.from_numpy(np.stack(planes, axis=1, dtype=np.float32))
     return torch.from_numpy(((table - mean[0]) / std[0]).astype(np.float32)[x])
 
@@ -123,7 +128,10 @@ def build(
     regular = ~np.isin(np.arange(clients), poisoned)
     relabel = rule.make(data.classes, generator(seed, "poisoning"), source, target) if rule.make else None
     labels, own = [], []
-    for name, whose, clean in (("train", owner, data.train_y[rows]), ("test", test_owner, data.test_y[test_rows])):
+    for name, whose, clean in (
+        ("train", owner, data.train_y[rows]),
+        ("test", test_owner, data.test_y[test_rows]),
+    ):
         chosen = choose(whose, poisoned, rho if name == "train" else 1.0, generator(seed, "poisoned samples", name))
         labels.append((clean, np.where(chosen, relabel(clean), clean) if relabel else clean))
         own.append(torch.from_numpy(chosen) if rule.dynamic else None)
@@ -139,6 +147,8 @@ def build(
         test_own_y=torch.from_numpy(test_own_y),
         test_offsets=np.concatenate([[0], np.cumsum(np.bincount(test_owner, minlength=clients))]),
         classes=data.classes,
+        rows=rows,
+        test_rows=test_rows,
         dynamic=own[0],
         test_dynamic=own[1],
     )
@@ -160,5 +170,3 @@ def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str
     if data.test_clients is not None:
         return owner, data.test_clients
     return owner, mirror(owner, data.train_y, data.test_y, clients)
-
-

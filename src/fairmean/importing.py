@@ -1,26 +1,61 @@
-"""Names like ``package.module:thing`` in a config."""
+"""Names like ``package.module:thing`` in a config, and calls into the user's code."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from pathlib import Path
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fairmean.errors import UserError
 
 
-def import_name(name: str, key: str) -> Any:
-    """The object called ``package.module:thing``; the working folder is searched too."""
-    module, _, thing = name.partition(":")
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
+def import_name(name: str, what: str) -> Callable[..., Any]:
+    """The callable ``package.module:thing``; the working folder is searched too, last."""
+    module, _, attribute = name.partition(":")
+    with _users_code(f"importing {module}"), _working_folder():
+        try:
+            found: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name and f"{module}.".startswith(f"{error.name}."):
+                raise UserError(f"{what}: there is no module '{error.name}': check its name") from None
+            raise
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UserError(f"{what}: '{module}' has no function '{attribute}': check its name")
+    return found  # type: ignore[no-any-return]
+
+
+def call(name: str, what: str, *arguments: Any) -> Any:
+    """Import ``package.module:function`` and call it."""
+    function = import_name(name, what)
+    with _users_code(f"{name}()"), _working_folder():
+        return function(*arguments)
+
+
+@contextmanager
+def _users_code(what: str) -> Iterator[None]:
+    """A failure in the user's code becomes one line that says where it happened."""
     try:
-        return getattr(importlib.import_module(module), thing)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{key} = '{name}': cannot import it ({error}); write it as package.module:name") from None
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{what} failed ({detail}, at {last.filename}:{last.lineno}): mend it there") from error
+
+
+@contextmanager
+def _working_folder() -> Iterator[None]:
+    before = list(sys.path)
+    sys.path.append(os.getcwd())  # last, so that no file here can stand in for an installed package
+    importlib.invalidate_caches()
+    try:
+        yield
     finally:
-        if added:
-            sys.path.remove(here)
+        sys.path[:] = before

@@ -49,7 +49,14 @@ class Method:
         return hyper_parameters(self.scale) | hyper_parameters(self.aggregator)
 
     def coefficients(
-        self, losses: Tensor, sizes: Tensor, entropies: Tensor | None = None, *, clients: Tensor, lr: float, state: State
+        self,
+        losses: Tensor,
+        sizes: Tensor,
+        entropies: Tensor | None = None,
+        *,
+        clients: Tensor,
+        lr: float,
+        state: State,
     ) -> tuple[Tensor, State]:
         """c with d = Σ c_i g_i, from losses and counts alone: for rules on the first two rungs."""
         scales = self.scale(losses, entropies)
@@ -207,7 +214,9 @@ def aggregate(
     """
     n = len(gradients) if gradients.dim() else 0
     if gradients.dim() != 2 or n == 0:
-        raise UserError(f"gradients: expected n×d with n ≥ 1, got shape {tuple(gradients.shape)}; stack one row per client")
+        raise UserError(
+            f"gradients: expected n×d with n ≥ 1, got shape {tuple(gradients.shape)}; stack one row per client"
+        )
     sizes = torch.ones(n, device=gradients.device) if sizes is None else sizes
     for name, values in (("losses", losses), ("sizes", sizes), ("entropies", entropies)):
         if values is not None and values.shape != (n,):

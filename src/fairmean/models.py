@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fairmean.errors import UserError, unknown
-from fairmean.importing import import_name
+from fairmean.importing import call, import_name
 from fairmean.randomness import global_stream, hash32
 
 Shape = tuple[int, ...]
@@ -31,7 +31,9 @@ def mlp(shape: Shape, classes: int) -> nn.Module:
 def cnn(shape: Shape, classes: int) -> nn.Module:
     """Two 5×5×64 convolutions with pooling, then 384-192-10 with dropout: 797,962 parameters on CIFAR-10."""
     if len(shape) != 3 or min(shape[1:]) < 16:
-        raise UserError(f"model 'cnn' needs images of at least channels×16×16, the data has {shape}; use model.name=mlp")
+        raise UserError(
+            f"model 'cnn' needs images of at least channels×16×16, the data has {shape}; use model.name=mlp"
+        )
     height, width = (((side - 4) // 2 - 4) // 2 for side in shape[1:])
     return nn.Sequential(
         nn.Conv2d(shape[0], 64, 5),
@@ -66,14 +68,15 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     """
     if name == "auto":
         name = "cnn" if len(shape) == 3 and shape[0] == 3 else "mlp"
-    if name in MODELS:
-        factory: Callable[..., nn.Module] = MODELS[name]
-    elif ":" in name:
-        factory = import_name(name, "model.name")
-    else:
+    if name not in MODELS and ":" not in name:
         raise unknown("model", name, MODELS)
     with global_stream(seed, "initialisation"):
-        model = factory(shape, classes) if inspect.signature(factory).parameters else factory()
+        if name in MODELS:
+            model = MODELS[name](shape, classes)
+        else:
+            what = f"model '{name}'"
+            takes = len(inspect.signature(import_name(name, what)).parameters)
+            model = call(name, what, *(shape, classes)[: min(takes, 2)])
     if not isinstance(model, nn.Module):
         raise UserError(f"model.name = '{name}' returned a {type(model).__name__}, not a torch.nn.Module")
     for label, module in model.named_modules():
@@ -120,4 +123,3 @@ def _swap_dropout(model: nn.Module) -> None:
             if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
                 salt += 1
                 setattr(parent, label, Dropout(child.p, salt * 0x632BE5AB, not isinstance(child, nn.Dropout)))
-

@@ -62,10 +62,7 @@ def sheet_bytes(images):
 
 def tiny(image, train=10, test=4) -> Arrays:
     rng = np.random.default_rng(3)
-    x = {
-        f"x_{part}": rng.integers(0, 256, (n, *image), np.uint8)
-        for part, n in (("train", train), ("test", test))
-    }
+    x = {f"x_{part}": rng.integers(0, 256, (n, *image), np.uint8) for part, n in (("train", train), ("test", test))}
     y = {f"y_{part}": rng.integers(0, 10, n, np.uint8) for part, n in (("train", train), ("test", test))}
     return {**x, **y}
 
@@ -89,9 +86,7 @@ def cifar_files(arrays, sheets):
     for part, names in CIFAR_BATCHES.items():
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
         for name, xs, ys in zip(names, np.split(x, len(names)), np.split(y, len(names)), strict=True):
-            files[f"{name}.png" if sheets else name] = (
-                sheet_bytes(xs) if sheets else cifar_pickle_bytes(xs, ys)
-            )
+            files[f"{name}.png" if sheets else name] = sheet_bytes(xs) if sheets else cifar_pickle_bytes(xs, ys)
         if sheets:
             files[SHEET_LABELS[part]] = json.dumps(y.tolist()).encode()
     return files

@@ -83,9 +83,7 @@ def test_a_named_folder_with_other_content_is_refused(toy, tmp_path, cache):
 def test_a_corrupted_cache_is_an_error_that_get_mends(toy):
     file = data.get(toy)
     store.save(file, ARRAYS | {"x_test": np.zeros_like(ARRAYS["x_test"])})
-    with pytest.raises(
-        UserError, match=r"does not match .*: run 'fairmean data get fashion-mnist' to replace it"
-    ):
+    with pytest.raises(UserError, match=r"does not match .*: run 'fairmean data get fashion-mnist' to replace it"):
         data.load(toy)
     lines: list[str] = []
     assert data.get(toy, progress=lines.append) == file

@@ -68,9 +68,7 @@ def test_uint8_stays_and_clients_are_optional(tmp_path):
     assert own.train_clients is None
 
 
-MAPPING = (
-    "def make():\n    return dict(x_train=np.eye(3), y_train=[0, 1, 2], x_test=np.eye(3), y_test=[0, 1, 2])\n"
-)
+MAPPING = "def make():\n    return dict(x_train=np.eye(3), y_train=[0, 1, 2], x_test=np.eye(3), y_test=[0, 1, 2])\n"
 
 
 def test_function_in_the_current_folder(module):

@@ -104,9 +104,7 @@ def _place(name: str) -> Path:
 
 
 def _stored(name: str) -> Arrays:
-    remedy = (
-        "install fairmean again" if _spec(name).embedded else f"run 'fairmean data get {name}' to replace it"
-    )
+    remedy = "install fairmean again" if _spec(name).embedded else f"run 'fairmean data get {name}' to replace it"
     return store.load(_place(name), _spec(name).contents, remedy)
 
 

@@ -40,9 +40,7 @@ def fashion(path: Path) -> Arrays:
     arrays = {}
     for array, file in FASHION_FILES.items():
         if file not in files and f"{file}.gz" not in files:
-            raise UserError(
-                f"{path} does not hold Fashion-MNIST: {file}[.gz] is missing: name another folder"
-            )
+            raise UserError(f"{path} does not hold Fashion-MNIST: {file}[.gz] is missing: name another folder")
         with readable(f"{path}/{file}"):
             arrays[array] = idx(files[file] if file in files else gzip.decompress(files[f"{file}.gz"]))
     return arrays

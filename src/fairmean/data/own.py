@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import hashlib
 import os
 import re
-import sys
-import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 from fairmean.data import store
 from fairmean.data.dataset import Dataset
 from fairmean.errors import UserError
+from fairmean.importing import call
 
 REQUIRED = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("clients_train", "clients_test")
@@ -35,14 +33,12 @@ def load(name: str) -> Dataset:
     """Read and check the user's data."""
     file = Path(name).expanduser()
     if IMPORT_PATH.fullmatch(name) and not file.exists():
-        made = _call(name)
+        made = call(name, f"data '{name}'")
         if isinstance(made, Dataset):
             return _checked_dataset(made, name)
         if not isinstance(made, Mapping):
             kind = type(made).__name__
-            raise UserError(
-                f"{name} returned {kind}: return a Dataset or a mapping with {', '.join(REQUIRED)}"
-            )
+            raise UserError(f"{name} returned {kind}: return a Dataset or a mapping with {', '.join(REQUIRED)}")
         return _dataset(name, made)
     if file.is_dir():
         return _dataset(name, _read_folder(file))
@@ -64,51 +60,16 @@ def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _call(name: str) -> object:
-    """Import ``package.module:function``, the current folder included, and call the function."""
-    module, _, attribute = name.partition(":")
-    with _current_folder_importable():
-        with _users_code(f"importing {module}"):
-            try:
-                function: Any = importlib.import_module(module)
-            except ModuleNotFoundError as error:
-                if error.name and f"{module}.".startswith(f"{error.name}."):
-                    raise UserError(
-                        f"data '{name}': there is no module '{error.name}': check its name"
-                    ) from None
-                raise
-        for part in attribute.split("."):
-            function = getattr(function, part, None)
-        if not callable(function):
-            raise UserError(f"data '{name}': '{module}' has no function '{attribute}': check its name")
-        with _users_code(f"{name}()"):
-            return function()
-
-
-@contextmanager
-def _users_code(what: str) -> Iterator[None]:
-    """A failure in the user's code becomes one line that says where it happened."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        detail = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(
-            f"{what} failed ({detail}, at {last.filename}:{last.lineno}): mend it there"
-        ) from error
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    before = list(sys.path)
-    sys.path.append(os.getcwd())  # last, so that no file here can stand in for an installed package
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = before
+def digest(name: str) -> str | None:
+    """SHA-256 of the user's file or folder, so that a run is tied to its content; None for anything else."""
+    file = Path(name).expanduser()
+    if not is_own(name) or not file.exists():
+        return None
+    sha = hashlib.sha256()
+    for part in [file] if file.is_file() else sorted(file.glob("*.npy")):
+        sha.update(part.name.encode())
+        sha.update(part.read_bytes())
+    return sha.hexdigest()[:16]
 
 
 def _checked_dataset(made: Dataset, name: str) -> Dataset:
@@ -116,9 +77,7 @@ def _checked_dataset(made: Dataset, name: str) -> Dataset:
     given = (made.train_x, made.train_y, made.test_x, made.test_y, made.train_clients, made.test_clients)
     checked = _dataset(name, dict(zip(REQUIRED + OPTIONAL, given, strict=True)))
     if made.classes < checked.classes:
-        raise UserError(
-            f"{name}: classes={made.classes}, but there is a label {checked.classes - 1}: raise it"
-        )
+        raise UserError(f"{name}: classes={made.classes}, but there is a label {checked.classes - 1}: raise it")
     return dataclasses.replace(checked, name=made.name, classes=made.classes, mean=made.mean, std=made.std)
 
 
@@ -159,9 +118,7 @@ def _dataset(name: str, arrays: Mapping[str, Any]) -> Dataset:
 def _inputs(name: str, key: str, array: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.float32]:
     """uint8 as it is, floats as finite float32."""
     if array.ndim < 2 or 0 in array.shape:
-        raise UserError(
-            f"data '{name}': {key} has shape {array.shape}: it needs samples by features, none empty"
-        )
+        raise UserError(f"data '{name}': {key} has shape {array.shape}: it needs samples by features, none empty")
     if array.dtype == np.uint8:
         return np.require(array, np.uint8, ["C", "W"])
     if not np.issubdtype(array.dtype, np.floating):
@@ -177,9 +134,7 @@ def _integers(name: str, key: str, array: NDArray[Any], length: int) -> NDArray[
     """Labels or clients: one non-negative integer per sample."""
     if array.shape != (length,):
         x = key.replace("y_", "x_").replace("clients_", "x_")
-        raise UserError(
-            f"data '{name}': {key} has shape {array.shape}: it needs ({length},), one for each of {x}"
-        )
+        raise UserError(f"data '{name}': {key} has shape {array.shape}: it needs ({length},), one for each of {x}")
     if not np.issubdtype(array.dtype, np.integer):
         raise UserError(f"data '{name}': {key} is {array.dtype}: save it as integers, counted from 0")
     low, high = int(array.min()), int(array.max())

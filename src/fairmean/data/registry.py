@@ -31,9 +31,7 @@ def _contents(train: int, test: int, image: tuple[int, ...], *sha256: str) -> di
 
 
 FASHION_FOLDER = "/usr/share/datasets/fashion-mnist"
-FASHION_URL = (
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # has no https; contents are verified
-)
+FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"  # has no https; contents are verified
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz"
 
 SPECS: dict[str, Spec] = {

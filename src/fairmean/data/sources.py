@@ -75,9 +75,7 @@ def debian(package: str, place: str) -> Source:
             _run(scratch, "apt-get", "-o", f"Acquire::http::Timeout={TIMEOUT}", "download", package)
         except UnavailableError as error:
             if "Unable to locate" in str(error) or "No packages found" in str(error):
-                raise UnavailableError(
-                    "the package lists do not have it; 'apt-get update' fills them"
-                ) from error
+                raise UnavailableError("the package lists do not have it; 'apt-get update' fills them") from error
             raise
         _run(scratch, "dpkg-deb", "-x", str(_only(scratch, "*.deb")), "unpacked")
         return scratch / "unpacked" / place.lstrip("/")

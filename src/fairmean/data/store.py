@@ -102,6 +102,4 @@ def save(file: Path, arrays: Arrays, compress: bool = False) -> None:
 
 def _unwritable(place: Path, error: OSError) -> UserError:
     reason = error.strerror or str(error)
-    return UserError(
-        f"cannot write {place} ({reason}): set FAIRMEAN_DATA to a folder with room that is yours"
-    )
+    return UserError(f"cannot write {place} ({reason}): set FAIRMEAN_DATA to a folder with room that is yours")

@@ -29,7 +29,9 @@ class Net:
     weights lie in channels-last order on the CPU, where that is faster.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, model: nn.Module, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
         self.model = model.to(device=device, dtype=dtype)
         self.model.train()
         parameters = list(model.parameters())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairmean.aggregators import Rung, State
 from fairmean.engine.batch import Batch, Feeder
-from fairmean.engine.clientwise import client_gradients, local_round
+from fairmean.engine.clientwise import broadcast_statistics, client_gradients, local_round
 from fairmean.engine.evaluation import Evaluator
 from fairmean.engine.fused import fused_round
 from fairmean.engine.net import Net
@@ -110,8 +110,18 @@ class Simulator:
         if method.rung <= Rung.LOSSES:
             return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep)
         gradients, losses, entropies = client_gradients(self.net, steps[0], self._chunk)
-        known: dict[str, Any] = {"clients": steps[0].ids, "lr": lr, "state": self.state, "layers": self.net.layers}
+        known: dict[str, Any] = {
+            "clients": steps[0].ids,
+            "lr": lr,
+            "state": self.state,
+            "layers": self.net.layers,
+        }
         return losses, method.combine(gradients, losses, steps[0].sizes, entropies, **known)
+
+    def losses(self, t: int) -> Tensor:
+        """The losses of the clients of round t at the current model, without a step."""
+        batch = self._feed(t * self.training.local_steps, self.participants(t))
+        return broadcast_statistics(self.net, batch, self._chunk)[0]
 
     def evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Per client, in percent: accuracy on clean test labels, and on the labels as the client itself sees them."""

@@ -1,0 +1,7 @@
+"""``python -m fairmean``."""
+
+import sys
+
+from fairmean.cli import main
+
+sys.exit(main())

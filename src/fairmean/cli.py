@@ -1,0 +1,191 @@
+"""The command line: verbs only. Parse, call, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fairmean
+from fairmean import catalogue, data, starter, tables
+from fairmean.config import gather, literal, parse, to_toml
+from fairmean.data.store import folder as cache_folder
+from fairmean.errors import Busy, Diverged, UserError
+from fairmean.experiment import build_simulator, folder_of, resolve, run_config
+from fairmean.progress import Live
+from fairmean.study import Comparison, compare, plan
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 1 diverged, 2 bad input, 3 another process has the run, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.call(arguments)
+    except UserError as error:
+        return _fail(str(error), 2)
+    except Diverged as error:
+        return _fail(str(error), 1)
+    except Busy as error:
+        return _fail(str(error), 3)
+    except KeyboardInterrupt:
+        return _fail("interrupted; the same command continues where it stopped", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"fairmean: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fairmean", description=fairmean.__doc__)
+    parser.add_argument("--version", action="version", version=fairmean.__version__)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    run = verbs.add_parser("run", help="one run: a config, or the defaults, with key=value overrides")
+    run.set_defaults(call=_run)
+    study = verbs.add_parser("compare", help="several methods × attacks × seeds in one table")
+    study.set_defaults(call=_compare)
+    for verb in (run, study):
+        verb.add_argument("settings", nargs="*", metavar="[config.toml] [key=value …]", help="see 'fairmean new'")
+        verb.add_argument("--json", action="store_true", help="print the result as JSON")
+        verb.add_argument("--dry-run", action="store_true", help="say what would be run, and write nothing")
+        verb.add_argument("--quiet", action="store_true", help="no progress")
+    study.add_argument("--methods", metavar="A,B:key=value:key=value", help="default: mean, fedavg, qffl, fairmean, …")
+    study.add_argument("--attacks", metavar="A,B:key=value", help="default: none, random_class, pairwise")
+    study.add_argument("--seeds", metavar="1,2,3 or 1-5", help="each seed is a new draw of clients, labels and model")
+
+    lists = verbs.add_parser("list", help="what there is: methods, attacks, …")
+    lists.add_argument("what", choices=catalogue.CATALOGUE)
+    lists.add_argument("--json", action="store_true", help="print as JSON")
+    lists.set_defaults(call=_list)
+
+    sets = verbs.add_parser("data", help="data sets: list, get, path")
+    sets.add_argument("action", choices=("list", "get", "path"))
+    sets.add_argument("name", nargs="?", help="the data set")
+    sets.add_argument("--from", dest="source", metavar="PATH", help="with get: a folder or file that holds it")
+    sets.add_argument("--json", action="store_true", help="print as JSON")
+    sets.set_defaults(call=_data)
+
+    new = verbs.add_parser("new", help="write a commented starter config")
+    new.add_argument("file", nargs="?", default="-", help="where to; without it, print")
+    new.set_defaults(call=_new)
+    return parser
+
+
+def _settings(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+    """(config file, overrides)."""
+    source, overrides = None, {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals:
+            overrides[key] = literal(value)
+        elif source is None:
+            source = word
+        else:
+            raise UserError(f"'{word}': only one config file is read; settings are written key=value")
+    return source, overrides
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    tree = gather(*_settings(arguments.settings))
+    if "grid" in tree:
+        raise UserError("this config has a [grid]: it is a comparison; use 'fairmean compare' with it")
+    config = resolve(parse(tree))
+    if arguments.dry_run:
+        simulator = build_simulator(config)
+        print(to_toml(config))
+        sizes = simulator.federation.sizes
+        print(
+            f"# {len(simulator.w):,} parameters; client sizes {sizes.min()} … {sizes.max()}; folder {folder_of(config)}"
+        )
+        return
+    with Live(arguments.quiet or arguments.json) as live:
+        result = run_config(config, live.run)
+    if arguments.json:
+        print(json.dumps(result.summary | {"folder": str(result.folder)}, indent=1))
+    else:
+        print(tables.run(result))
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    source, overrides = _settings(arguments.settings)
+    lists = {
+        "methods": _split(arguments.methods),
+        "attacks": _split(arguments.attacks),
+        "seeds": _numbers(arguments.seeds),
+    }
+    if arguments.dry_run:
+        for method, attack, config in plan(source, overrides, **lists):  # type: ignore[arg-type]
+            print(f"{folder_of(resolve(config))}  {method} · {attack} · seed {config.seed}")
+        return
+    with Live(arguments.quiet or arguments.json) as live:
+        result = compare(source, report=live.study, **lists, **overrides)  # type: ignore[arg-type]
+    print(json.dumps(result.records, indent=1) if arguments.json else _compared(result))
+
+
+def _compared(result: Comparison) -> str:
+    return "\n".join([tables.headline(result.config), tables.comparison(result), tables.footer(result)])
+
+
+def _split(text: str | None) -> list[str] | None:
+    return [part.strip() for part in text.split(",") if part.strip()] if text else None
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    numbers: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        raise UserError(f"--seeds {text}: write whole numbers, as 1,2,3 or 1-5") from None
+    return numbers
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    rows = catalogue.CATALOGUE[arguments.what]()
+    print(json.dumps(rows, indent=1, ensure_ascii=False) if arguments.json else tables.records(rows))
+
+
+def _data(arguments: argparse.Namespace) -> None:
+    if arguments.action == "list":
+        rows = catalogue.datasets()
+        print(json.dumps(rows, indent=1, ensure_ascii=False) if arguments.json else tables.records(rows))
+        if not arguments.json:
+            print(f"cache: {cache_folder()} (set FAIRMEAN_DATA to move it)")
+        return
+    if arguments.name is None:
+        raise UserError(f"data {arguments.action}: name a data set; 'fairmean data list' shows them")
+    if arguments.action == "get":
+        with Live() as live:
+            file = data.get(arguments.name, arguments.source, progress=live.line)
+    else:
+        file = data.path(arguments.name)
+    print(json.dumps({"name": arguments.name, "path": str(file)}) if arguments.json else file)
+
+
+def _new(arguments: argparse.Namespace) -> None:
+    if arguments.file == "-":
+        print(starter.TEXT, end="")
+        return
+    file = Path(arguments.file)
+    if file.exists():
+        raise UserError(f"'{file}' exists; name another file")
+    try:
+        file.write_text(starter.TEXT, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"'{file}': cannot be written ({error.strerror})") from None
+    print(f"wrote {file}; next: fairmean run {file}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""The configuration of a run: TOML sections as typed, checked values. An unknown key is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairmean.data.partitions import PARTITIONS
+from fairmean.data.poisoning import ATTACKS
+from fairmean.errors import UserError, unknown
+from fairmean.hyper import at_least, within
+from fairmean.methods import Method, compose, method
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """``name``: a known data set, a .npz, a folder, or module:function; ``path``: where its files already are.
+
+    ``sha256`` (of your own file or folder, filled in when left out) ties a run to the content it was made with.
+    """
+
+    name: str = "fashion-mnist-mini"
+    path: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """Who owns which sample; ``seed`` None follows the run's seed."""
+
+    name: str = "dirichlet"
+    alpha: float = 0.5
+    clients: int = 10
+    seed: int | None = None
+    min_size: int = 10
+    shards_per_client: int = 2
+
+    def __post_init__(self) -> None:
+        if self.name not in (*PARTITIONS, "given"):
+            raise unknown("partition", self.name, [*PARTITIONS, "given"])
+        at_least("partition.clients", self.clients, 1)
+        if not self.alpha > 0:
+            raise UserError(
+                f"partition.alpha = {self.alpha}: must be > 0 (small is heterogeneous, large is nearly iid)"
+            )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What this partition takes beside clients and seed."""
+        chosen = {"dirichlet": ("alpha", "min_size"), "shards": ("shards_per_client",)}.get(self.name, ())
+        return {key: getattr(self, key) for key in chosen}
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """``clients``: ids, or a count; ``fraction`` of all clients instead of a count; ``pick``: 'last' or 'random' ids."""
+
+    name: str = "pairwise"
+    clients: int | list[int] = 2
+    fraction: float | None = None
+    rho: float = 1.0
+    pick: str = "last"
+    source: int = 0
+    target: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in ATTACKS:
+            raise unknown("attack", self.name, ATTACKS)
+        within("attack.rho", self.rho, 0, 1, "the fraction of a poisoned client's samples that is relabelled")
+        if self.fraction is not None:
+            within("attack.fraction", self.fraction, 0, 1, "the fraction of clients that is poisoned")
+        if self.pick not in ("last", "random"):
+            raise unknown("attack.pick", self.pick, ("last", "random"))
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """``mlp``, ``cnn``, ``linear``, ``auto`` (the paper's model for the data) or module:factory."""
+
+    name: str = "auto"
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A name, or a scale and an aggregator; the rest are the method's own hyper-parameters."""
+
+    name: str = "fairmean"
+    scale: str | None = None
+    aggregator: str | None = None
+    hyper: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> Method:
+        """The method itself."""
+        if self.scale is None and self.aggregator is None:
+            return method(self.name, **self.hyper)
+        return compose(self.scale or "none", self.aggregator or "mean", **self.hyper)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one."""
+
+    rounds: int = 150
+    lr: float = 0.1
+    lr_decay: float = 1.0
+    schedule: str = "exponential"
+    batch: int = 0
+    local_steps: int = 1
+    local_lr: float | None = None
+    participation: float = 1.0
+    device: str = "auto"
+    dtype: str = "float32"
+    engine: str = "fast"
+
+    def __post_init__(self) -> None:
+        at_least("train.rounds", self.rounds, 1)
+        for name in ("lr", "lr_decay", "local_lr", "participation"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise UserError(f"train.{name} = {value}: must be a finite number > 0")
+        within("train.lr_decay", self.lr_decay, 0, 1, "the factor per round; 1 keeps the step size")
+        within("train.participation", self.participation, 0, 1, "the fraction of clients per round")
+        at_least("train.batch", self.batch, 0, "0 is the full local gradient")
+        at_least("train.local_steps", self.local_steps, 1)
+        choices = {
+            "schedule": ("exponential", "cosine"),
+            "dtype": ("float32", "float64"),
+            "engine": ("fast", "reference"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise unknown(f"train.{name}", getattr(self, name), known)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where results go, and how often the clients are evaluated (0: about twenty times)."""
+
+    name: str = "run"
+    dir: str = "runs"
+    eval_every: int = 0
+
+    def __post_init__(self) -> None:
+        at_least("run.eval_every", self.eval_every, 0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, whole."""
+
+    seed: int = 1
+    data: DataConfig = field(default_factory=DataConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, hyper-parameters inline, None left out: what ``parse`` takes."""
+        tree: dict[str, Any] = dataclasses.asdict(self)
+        tree["method"] |= tree["method"].pop("hyper")
+        return {
+            key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+            for key, value in tree.items()
+        }
+
+    def hash(self) -> str:
+        """Identity of the run: everything but where its results go."""
+        tree = {key: value for key, value in self.to_dict().items() if key != "run"}
+        tree["run"] = {"eval_every": self.run.eval_every}
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]
+
+
+_SECTIONS = {f.name: f.default_factory for f in dataclasses.fields(Config) if f.name != "seed"}
+
+
+def parse(tree: Mapping[str, Any]) -> Config:
+    """A config from nested plain values; every mistake is a one-line UserError."""
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key == "seed":
+            values["seed"] = _value("seed", value, "int")
+        elif key not in _SECTIONS:
+            raise unknown("config key", key, [*_SECTIONS, "seed"])
+        elif not isinstance(value, Mapping):
+            raise UserError(f"{key} = {value!r}: is a section; set {key}.name or another key of it")
+        else:
+            values[key] = _section(key, value)
+    config = Config(**values)
+    full = config.method.build().hyper  # checks names and values, and fills in the defaults
+    given = config.method
+    named = given.name if given.scale is None and given.aggregator is None else f"{given.scale}+{given.aggregator}"
+    return dataclasses.replace(config, method=dataclasses.replace(given, name=named, hyper=full))
+
+
+def _section(name: str, values: Mapping[str, Any]) -> Any:
+    cls: Any = _SECTIONS[name]
+    fields = {f.name: f.type for f in dataclasses.fields(cls) if f.name != "hyper"}
+    known = {key: _value(f"{name}.{key}", value, fields[key]) for key, value in values.items() if key in fields}
+    rest = {key: value for key, value in values.items() if key not in fields}
+    if name == "method":
+        return cls(**known, hyper=rest)
+    for key in rest:
+        raise unknown(f"key in [{name}]", key, fields)
+    return cls(**known)
+
+
+def _value(key: str, value: Any, wanted: Any) -> Any:
+    """``value`` as the annotated type, or an error that says what was expected."""
+    kinds = [kind.strip() for kind in str(wanted).split("|")]
+    if isinstance(value, bool):
+        pass
+    elif isinstance(value, int) and "int" in kinds:
+        return value
+    elif isinstance(value, int | float) and "float" in kinds:
+        return float(value)
+    elif isinstance(value, str) and "str" in kinds:
+        return value
+    elif "list[int]" in kinds and isinstance(value, list) and all(type(item) is int for item in value):
+        return value
+    words = {
+        "int": "a whole number",
+        "float": "a number",
+        "str": "a text",
+        "list[int]": "a list of whole numbers",
+    }
+    raise UserError(f"{key} = {value!r}: must be {' or '.join(words[kind] for kind in kinds if kind in words)}")
+
+
+def literal(text: str) -> Any:
+    """A value as typed on the command line: a TOML value, or else the text itself; ``8,9`` is a list."""
+    for candidate in (text, f"[{text}]" if "," in text else text):
+        try:
+            return tomllib.loads(f"value = {candidate}")["value"]
+        except tomllib.TOMLDecodeError:
+            continue
+    return text
+
+
+def assign(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested values."""
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = tree.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"{key}: '{section}' is a value, not a section")
+        tree = inner
+    if isinstance(value, Mapping) and isinstance(tree.get(last), dict):
+        for inner_key, inner_value in value.items():
+            assign(tree[last], inner_key, inner_value)
+    else:
+        tree[last] = dict(value) if isinstance(value, Mapping) else value
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """A TOML file as nested values."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"config '{path}': no such file; 'fairmean new {path}' writes a starter") from None
+    except OSError as error:
+        raise UserError(f"config '{path}': cannot be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"config '{path}': is not TOML ({error})") from None
+
+
+def gather(source: str | Path | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A file or mapping with overrides (dotted keys or nested sections) laid over it."""
+    tree: dict[str, Any] = {}
+    given = read(source) if isinstance(source, str | Path) else source or {}
+    for key, value in [*given.items(), *overrides.items()]:
+        assign(tree, key, value)
+    return tree
+
+
+def to_toml(config: Config) -> str:
+    """The config as TOML text that ``parse`` reads back to the same config."""
+    tree = config.to_dict()
+    lines = [f"seed = {tree.pop('seed')}"]
+    for section, values in tree.items():
+        lines += ["", f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,343 @@
+"""One run: config in, run folder out. An interrupted run resumes; a finished one is never computed twice."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import fairmean
+from fairmean import data, federation, models
+from fairmean.config import Config, gather, parse, to_toml
+from fairmean.data import own
+from fairmean.engine import Simulator, Step, Training
+from fairmean.errors import Diverged, UserError
+from fairmean.federation import Federation
+from fairmean.metrics import average, summarise
+from fairmean.runfolder import RunFolder
+from fairmean.transform import dispersion
+
+_CHECKPOINT_SECONDS = 5.0
+_FLUSH_ROUNDS = 50
+_EVALUATIONS = 20
+_TABLE_ROWS = 2_000_000  # with more rows than this, only evaluated rounds go into the table
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: for whoever shows it."""
+
+    round: int
+    rounds: int
+    rounds_per_second: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its metrics, and the folder with everything else."""
+
+    folder: Path
+    config: Config
+    summary: dict[str, Any]
+
+    @property
+    def table(self) -> Path:
+        """The long table, one row per round and client: ``pandas.read_csv(result.table)``."""
+        return self.folder / "clients.csv"
+
+    @property
+    def accuracy(self) -> NDArray[np.float64]:
+        """Final test accuracy of every client, in percent, on clean labels."""
+        return np.array(self.summary["accuracy"], dtype=np.float64)
+
+    @property
+    def regular(self) -> NDArray[np.bool_]:
+        """Which clients are regular."""
+        return np.array(self.summary["regular"])
+
+
+Report = Callable[[Progress], None]
+
+
+def run(config: str | Path | Mapping[str, Any] | None = None, report: Report | None = None, **overrides: Any) -> Result:
+    """Run a config (a TOML file, or nested values), with overrides as dotted keys or nested sections.
+
+    ``fairmean.run(seed=3, train={"rounds": 20}, **{"method.kappa": 2.0})``
+    """
+    return run_config(parse(gather(config, overrides)), report)
+
+
+def resolve(config: Config) -> Config:
+    """Fill in what depends on the machine or on other keys, so that the config says what was really run."""
+    device = config.train.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise UserError(f"train.device = '{device}': no such device; use cpu, cuda or auto") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError("train.device = 'cuda': torch sees no CUDA device here; use train.device=cpu")
+    seed = config.seed if config.partition.seed is None else config.partition.seed
+    sha256 = own.digest(config.data.name)
+    if config.data.sha256 not in (None, sha256):
+        raise UserError(f"data '{config.data.name}': its content (sha256 {sha256}) is not data.sha256 of the config")
+    return replace(
+        config,
+        train=replace(config.train, device=device),
+        partition=replace(config.partition, seed=seed),
+        data=replace(config.data, sha256=sha256),
+    )
+
+
+def build_federation(config: Config) -> Federation:
+    """The clients and their data."""
+    part, attack = config.partition, config.attack
+    poisoned = federation.poisoned_clients(part.clients, attack.clients, attack.fraction, attack.pick, config.seed)
+    return federation.build(
+        data.load(config.data.name, config.data.path),
+        partition_name=part.name,
+        clients=part.clients,
+        partition_seed=config.seed if part.seed is None else part.seed,
+        partition_options=part.options,
+        attack=attack.name,
+        poisoned=poisoned,
+        rho=attack.rho,
+        source=attack.source,
+        target=attack.target,
+        seed=config.seed,
+    )
+
+
+def build_simulator(config: Config, clients: Federation | None = None) -> Simulator:
+    """Everything a run needs in memory; ``clients`` saves building the federation again."""
+    clients = clients or build_federation(config)
+    train = config.train
+    return Simulator(
+        clients,
+        models.build(config.model.name, clients.shape, clients.classes, config.seed),
+        config.method.build(),
+        Training(
+            lr=train.lr,
+            lr_decay=train.lr_decay,
+            schedule=cast(Literal["exponential", "cosine"], train.schedule),
+            rounds=train.rounds,
+            batch=train.batch,
+            local_steps=train.local_steps,
+            local_lr=train.local_lr,
+            participation=train.participation,
+        ),
+        seed=config.seed,
+        device=train.device,
+        dtype=getattr(torch, train.dtype),
+        engine=cast(Literal["fast", "reference"], train.engine),
+    )
+
+
+def folder_of(config: Config) -> Path:
+    """Where a resolved config's run lives."""
+    return Path(config.run.dir) / config.run.name / config.hash()
+
+
+def run_config(config: Config, report: Report | None = None) -> Result:
+    """Run a parsed config; resume it, or return it, if it is there already."""
+    config = resolve(config)
+    folder = RunFolder(folder_of(config))
+    ended = folder.summary()
+    if ended is None:
+        simulator = build_simulator(config)  # a user's mistake shows before anything is written
+        with folder:
+            ended = folder.summary() or _Recorder(config, folder, simulator, report).run()
+    if ended["status"] == "diverged":
+        raise Diverged(_remedy(config, ended["round"], folder.path))
+    return Result(folder.path, config, ended)
+
+
+def _remedy(config: Config, t: int, path: Path) -> str:
+    return (
+        f"the loss became non-finite in round {t}: the step size train.lr = {config.train.lr:g} is too large for the bound "
+        "lr ≤ 1/L_Φ, L_Φ = (1+κ)L + (κ/τ)G²; use a smaller train.lr (or method.kappa, or a larger method.tau); "
+        f"the last good checkpoint is kept in {path}"
+    )
+
+
+class _Recorder:
+    """Trains, evaluates, writes."""
+
+    def __init__(self, config: Config, folder: RunFolder, simulator: Simulator, report: Report | None) -> None:
+        self.config, self.folder, self.simulator, self.report = config, folder, simulator, report
+        self.rounds = config.train.rounds
+        self.every = config.run.eval_every or max(1, self.rounds // _EVALUATIONS)
+        self.regular = simulator.federation.regular
+        self.all_rounds = self.rounds * len(self.regular) <= _TABLE_ROWS
+        self.pending: list[tuple[int, Step, tuple[Any, Any] | None]] = []
+        self.metrics: dict[str, float] = {}
+        self.length = 0
+
+    def run(self) -> dict[str, Any]:
+        start = self._resume()
+        began = saved = time.monotonic()
+        for t in range(start, self.rounds):
+            accuracy = self.simulator.evaluate() if t % self.every == 0 else None
+            step = self.simulator.step(t)
+            if accuracy is not None:
+                self.metrics = summarise(accuracy[0], self.regular)
+            if accuracy is not None or self.all_rounds:
+                self.pending.append((t, step, accuracy))
+            now = time.monotonic()
+            self._tell(Progress(t + 1, self.rounds, (t + 1 - start) / max(now - began, 1e-9), self.metrics))
+            if len(self.pending) >= _FLUSH_ROUNDS or now - saved > _CHECKPOINT_SECONDS:
+                bad = self._flush()
+                if bad is not None:
+                    return self._diverged(bad)
+                if now - saved > _CHECKPOINT_SECONDS:
+                    self._checkpoint(t + 1)
+                    saved = now
+        bad = self._flush()
+        if bad is not None:
+            return self._diverged(bad)
+        return self._finish(time.monotonic() - began, start)
+
+    def _tell(self, progress: Progress) -> None:
+        """Report between two rounds; whoever listens may interrupt here, and then nothing is lost."""
+        try:
+            if self.report:
+                self.report(progress)
+        except KeyboardInterrupt:
+            if self._flush() is None:
+                self._checkpoint(progress.round)
+            raise
+
+    def _resume(self) -> int:
+        checkpoint = self.folder.load(self.simulator.w.device)
+        if checkpoint is None:
+            self._write_setup()
+            self.folder.cut(0)
+            self.length = self.folder.append("")
+            return 0
+        self.simulator.w.copy_(checkpoint["w"])
+        self.simulator.state = checkpoint["state"]
+        self.length = checkpoint["table"]
+        self.folder.cut(self.length)
+        return int(checkpoint["round"])
+
+    def _checkpoint(self, t: int) -> None:
+        w = self.simulator.w
+        if w.isfinite().all():
+            self.folder.save({"round": t, "w": w, "state": self.simulator.state, "table": self.length})
+
+    def _flush(self) -> int | None:
+        """Write pending rows; the first round with a non-finite loss, if there is one."""
+        lines = []
+        bad = None
+        for t, step, accuracy in self.pending:
+            losses = step.losses.tolist()
+            if bad is None and not all(map(math.isfinite, losses)):
+                bad = t
+            weights = [""] * len(losses) if step.weights is None else map(repr, step.weights.tolist())
+            for client, loss, weight in zip(step.clients.tolist(), losses, weights, strict=True):
+                tested = f"{accuracy[0][client]!s},{accuracy[1][client]!s}" if accuracy else ","
+                lines.append(f"{t},{client},{int(self.regular[client])},{loss!r},{weight},{tested}\n")
+        self.pending.clear()
+        self.length = self.folder.append("".join(lines))
+        return bad
+
+    def _diverged(self, t: int) -> dict[str, Any]:
+        self.folder.close_table()
+        summary = {"status": "diverged", "round": t}
+        self.folder.write_json("summary.json", summary)
+        return summary
+
+    def _finish(self, seconds: float, start: int) -> dict[str, Any]:
+        simulator, T = self.simulator, self.rounds
+        accuracy = simulator.evaluate()
+        losses, clients = simulator.losses(T), simulator.participants(T)
+        if not (losses.isfinite().all() and simulator.w.isfinite().all()):
+            return self._diverged(T)
+        self.pending.append((T, Step(clients, losses, None), accuracy))
+        self._flush()
+        self._checkpoint(T)
+        self.folder.close_table()
+        regular_losses = losses[torch.from_numpy(self.regular[clients])].cpu()
+        summary: dict[str, Any] = {
+            "status": "finished",
+            **summarise(accuracy[0], self.regular),
+            "loss_dispersion": dispersion(regular_losses, self.config.method.hyper.get("tau", 1.0)).item()
+            if len(regular_losses)
+            else math.nan,
+            "poisoned": None,
+            "without_test_data": int(np.isnan(accuracy[0]).sum()),
+            "accuracy": accuracy[0].tolist(),
+            "own_accuracy": accuracy[1].tolist(),
+            "regular": self.regular.tolist(),
+        }
+        if not self.regular.all():
+            clean, mine = (values[~self.regular & ~np.isnan(values)] for values in accuracy)
+            summary["poisoned"] = (
+                {"clean_average": average(clean), "own_average": average(mine)} if len(clean) else None
+            )
+        environment = self._environment() | {"seconds": round(seconds, 3), "rounds_timed": T - start}
+        self.folder.write_json("environment.json", environment)
+        self.folder.write_json("summary.json", summary)
+        return summary
+
+    def _write_setup(self) -> None:
+        fed = self.simulator.federation
+        buffer = io.BytesIO()
+        names = ("rows", "offsets", "test_rows", "test_offsets", "regular")
+        np.savez_compressed(buffer, **{name: getattr(fed, name) for name in names})
+        self.folder.write("config.toml", to_toml(self.config))
+        self.folder.write("partition.npz", buffer.getvalue())
+        self.folder.write_json("environment.json", self._environment())
+
+    def _environment(self) -> dict[str, Any]:
+        device = self.simulator.w.device
+        return {
+            "fairmean": fairmean.__version__,
+            "commit": _commit(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "platform": platform.platform(),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+            "threads": torch.get_num_threads(),
+            "cpus": os.cpu_count(),
+        }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, where there is one."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _processor() -> str:
+    """The CPU's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())

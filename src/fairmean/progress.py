@@ -1,0 +1,71 @@
+"""Live progress on one terminal line; silent when nobody looks."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from types import FrameType
+
+from fairmean.experiment import Progress
+
+
+class Live:
+    """Shows progress on stderr when it is a terminal. Ctrl-C takes effect between two rounds, so nothing is lost."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._on = sys.stderr.isatty() and not quiet
+        self._last = 0.0
+        self._stop = False
+        self._work: list[float] = []
+
+    def __enter__(self) -> Live:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        self.clear()
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:  # a second Ctrl-C does not wait for the round to end
+            raise KeyboardInterrupt
+        self._stop = True
+
+    def run(self, progress: Progress) -> None:
+        """One run."""
+        left = (progress.rounds - progress.round) / max(progress.rounds_per_second, 1e-9)
+        self._show(f"round {progress.round}/{progress.rounds}", progress, left)
+
+    def study(self, index: int, total: int, label: str, progress: Progress) -> None:
+        """One run of many; the time left assumes that the others cost the same."""
+        rounds = progress.rounds - progress.round + progress.rounds * (total - index - 1)
+        left = rounds / max(progress.rounds_per_second, 1e-9)
+        self._show(f"[{index + 1}/{total}] {label} · round {progress.round}/{progress.rounds}", progress, left)
+
+    def _show(self, what: str, progress: Progress, left: float) -> None:
+        if self._stop:
+            raise KeyboardInterrupt
+        now = time.monotonic()
+        if not self._on or now - self._last < 0.1:
+            return
+        self._last = now
+        m = progress.metrics
+        figures = f" · avg {m['average']:.1f} var {m['variance']:.1f} worst {m['worst']:.1f}" if m else ""
+        minutes, seconds = divmod(round(left), 60)
+        text = f"{what} · {progress.rounds_per_second:.1f} rounds/s · {minutes}:{seconds:02d} left{figures}"
+        sys.stderr.write("\r\033[K" + text[: shutil.get_terminal_size().columns - 1])
+        sys.stderr.flush()
+
+    def line(self, text: str) -> None:
+        """A line that stays, or one that is overwritten when it ends in a percentage."""
+        if self._on:
+            sys.stderr.write("\r\033[K" + text + ("" if text.rstrip().endswith("%") else "\n"))
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Leave the terminal clean."""
+        if self._on:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

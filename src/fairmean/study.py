@@ -1,0 +1,187 @@
+"""Many runs: methods × attacks × seeds, paired by seed, as one comparison."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairmean.config import Config, assign, gather, literal, parse
+from fairmean.errors import Diverged, UserError
+from fairmean.experiment import Progress, folder_of, resolve, run_config
+from fairmean.metrics import METRICS
+from fairmean.methods import named_methods
+from fairmean.runfolder import RunFolder
+
+METHODS = ("mean", "fedavg", "qffl:q=1", "fairmean:kappa=1:tau=1", "fairmean-normalised:kappa=1:tau=1")
+ATTACKS = ("none", "random_class", "pairwise")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method under an attack: one value of each metric per seed, NaN where the run diverged."""
+
+    metrics: dict[str, NDArray[np.float64]]
+
+    def estimate(self, metric: str, baseline: Cell | None = None) -> tuple[float, float]:
+        """Mean over seeds, and the half-width of its 95 % confidence interval; of paired differences to a baseline."""
+        values = self.metrics[metric]
+        if baseline is not None:
+            values = values - baseline.metrics[metric]
+        if len(values) < 2:
+            return float(values.mean()), math.nan
+        half = t_quantile(0.95, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
+        return float(values.mean()), float(half)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The cells by (method, attack), in the order asked for."""
+
+    config: Config
+    methods: list[str]
+    attacks: list[str]
+    seeds: list[int]
+    cells: dict[tuple[str, str], Cell]
+    folder: Path
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+def t_quantile(level: float, freedom: int) -> float:
+    """t with P(|T| ≤ t) = level for Student's T: T = √ν tan θ where θ has density ∝ cos^{ν−1} θ."""
+    theta = np.linspace(0, math.pi / 2, 200_001)
+    mass = np.cumsum(np.cos(theta) ** (freedom - 1))
+    return math.sqrt(freedom) * math.tan(float(np.interp(level, mass / mass[-1], theta)))
+
+
+def spec(text: str, section: str) -> dict[str, Any]:
+    """``name:key=value:key=value`` as overrides; a plain key belongs to the section, a dotted one to the config.
+
+    >>> spec("fairmean:kappa=4:train.lr=0.05", "method")
+    {'method': {'name': 'fairmean', 'kappa': 4}, 'train.lr': 0.05}
+    """
+    name, *settings = text.split(":")
+    inner: dict[str, Any] = {"name": name}
+    if section == "method" and "+" in name and name not in named_methods():
+        inner["scale"], inner["aggregator"] = name.split("+", 1)
+    result: dict[str, Any] = {section: inner}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"{section} '{text}': '{setting}' is not key=value; write {name}:key=value:key=value")
+        (result if "." in key else inner)[key] = literal(value)
+    return result
+
+
+def plan(
+    source: str | Path | Mapping[str, Any] | None,
+    overrides: Mapping[str, Any],
+    methods: Sequence[str] | None = None,
+    attacks: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> list[tuple[str, str, Config]]:
+    """(method, attack, config) of every run; lists under ``[grid]`` (methods, attacks, seeds, or any key) are swept."""
+    tree = gather(source, overrides)
+    grid = dict(tree.pop("grid", {}))
+    for key, value in grid.items():
+        if not isinstance(value, list) or not value:
+            raise UserError(f"grid.{key} = {value!r}: must be a list of values to sweep")
+    methods = methods or grid.pop("methods", None) or METHODS
+    attacks = attacks or grid.pop("attacks", None) or ATTACKS
+    seeds = seeds or grid.pop("seeds", None) or [tree.get("seed", 1)]
+    for known in ("methods", "attacks", "seeds"):
+        grid.pop(known, None)
+    runs = []
+    for method_spec, values in itertools.product(methods, list(itertools.product(*grid.values()))):
+        swept = dict(zip(grid, values, strict=True))
+        label = " ".join([_label(method_spec), *(f"{key.split('.')[-1]}={value}" for key, value in swept.items())])
+        for attack_spec, seed in itertools.product(attacks, seeds):
+            one = gather(tree, {})
+            one.pop("method", None)
+            for key, value in [*swept.items(), *spec(method_spec, "method").items()]:
+                assign(one, key, value)
+            for key, value in spec(attack_spec, "attack").items():
+                assign(one, key, value)
+            assign(one, "seed", seed)
+            runs.append((label, _label(attack_spec), parse(one)))
+    return runs
+
+
+_GREEK = {"kappa": "κ", "tau": "τ", "gamma": "γ", "epsilon": "ε", "beta": "β", "theta": "θ", "rho": "ρ"}
+
+
+def _label(text: str) -> str:
+    name, *settings = text.split(":")
+    return " ".join(
+        [
+            name,
+            *(f"{_GREEK.get(s.partition('=')[0], s.partition('=')[0])}={s.partition('=')[2]}" for s in settings),
+        ]
+    )
+
+
+def compare(
+    source: str | Path | Mapping[str, Any] | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    attacks: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    report: Callable[[int, int, str, Progress], None] | None = None,
+    **overrides: Any,
+) -> Comparison:
+    """Run every method under every attack for every seed; the same seed means the same clients, labels and model."""
+    overrides.setdefault("run.name", "compare") if "run" not in overrides else None
+    runs = plan(source, overrides, methods, attacks, seeds)
+    records = []
+    for index, (method, attack, config) in enumerate(runs):
+        records.append(_record(method, attack, config, index, len(runs), report))
+    return _collect(runs, records)
+
+
+def _record(
+    method: str,
+    attack: str,
+    config: Config,
+    index: int,
+    total: int,
+    report: Callable[[int, int, str, Progress], None] | None,
+) -> dict[str, Any]:
+    label = f"{method} · {attack} · seed {config.seed}"
+    tell = (lambda progress: report(index, total, label, progress)) if report else None
+    record: dict[str, Any] = {"method": method, "attack": attack, "seed": config.seed}
+    try:
+        result = run_config(config, tell)
+        values = {name: result.summary[name] for name in METRICS}
+        return record | {"status": "finished"} | values | {"folder": str(result.folder)}
+    except Diverged:
+        nothing = dict.fromkeys(METRICS, math.nan)
+        return record | {"status": "diverged"} | nothing | {"folder": str(folder_of(resolve(config)))}
+
+
+def _collect(runs: list[tuple[str, str, Config]], records: list[dict[str, Any]]) -> Comparison:
+    methods, attacks = _unique(m for m, _, _ in runs), _unique(a for _, a, _ in runs)
+    cells = {}
+    for key in itertools.product(methods, attacks):
+        mine = [r for r in records if (r["method"], r["attack"]) == key]
+        cells[key] = Cell({name: np.array([r[name] for r in mine]) for name in METRICS})
+    first = resolve(runs[0][2])
+    folder = Path(first.run.dir) / first.run.name
+    text = io.StringIO()
+    writer = csv.DictWriter(text, records[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    RunFolder(folder).write("table.csv", text.getvalue())
+    seeds = _unique(config.seed for _, _, config in runs)
+    return Comparison(replace(first), methods, attacks, seeds, cells, folder, records)
+
+
+def _unique(items: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(items))

@@ -1,0 +1,129 @@
+"""Plain-text tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+
+from fairmean.config import Config
+from fairmean.experiment import Result
+from fairmean.federation import poisoned_clients
+from fairmean.metrics import METRICS
+from fairmean.study import Comparison
+
+SHOWN = (("average", "avg", max), ("variance", "var", min), ("worst", "worst", max))
+
+
+def columns(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """Rows under a header, columns padded to their widest entry."""
+    every = [list(header), *map(list, rows)]
+    widths = [max(len(row[i]) for row in every) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every
+    )
+
+
+def comparison(result: Comparison, colour: bool | None = None) -> str:
+    """Method × attack: average, variance, worst; the best of each column in bold (or starred, without colour)."""
+    colour = sys.stdout.isatty() if colour is None else colour
+    blocks = [_block(result, None, colour)]
+    baseline = next((m for m in result.methods if m == "mean"), None)
+    if len(result.seeds) > 1:
+        blocks[0] = f"mean ± 95 % CI over {len(result.seeds)} paired seeds\n" + blocks[0]
+        if baseline and len(result.methods) > 1:
+            blocks.append(f"difference to {baseline}, paired by seed, ± 95 % CI\n" + _block(result, baseline, colour))
+    return "\n\n".join(blocks)
+
+
+def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
+    methods = [m for m in result.methods if m != baseline]
+    many = len(result.seeds) > 1
+    width = 13 if many else 8
+    name = max(len(m) for m in [*methods, "method"]) + 2
+    top = " " * name + "".join(attack.center(3 * width) for attack in result.attacks)
+    sub = "method".ljust(name) + "".join(label.rjust(width) for _ in result.attacks for _, label, _ in SHOWN)
+    best = {}
+    for attack in result.attacks:
+        for metric, _, pick in SHOWN:
+            values = [result.cells[m, attack].estimate(metric)[0] for m in methods]
+            finite = [v for v in values if not math.isnan(v)]
+            best[attack, metric] = pick(finite) if finite else None
+    lines = [top.rstrip(), sub]
+    for method in methods:
+        line = method.ljust(name)
+        for attack in result.attacks:
+            cell = result.cells[method, attack]
+            base = result.cells[baseline, attack] if baseline else None
+            for metric, _, _ in SHOWN:
+                value, half = cell.estimate(metric, base)
+                text = _number(value, half, signed=base is not None)
+                is_best = baseline is None and round(value, 2) == round(best[attack, metric] or math.inf, 2)
+                mark = "" if colour or not is_best else "*"
+                padded = (text + mark).rjust(width)
+                line += f"\033[1m{padded}\033[0m" if colour and is_best else padded
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _number(value: float, half: float, signed: bool) -> str:
+    if math.isnan(value):
+        return "diverged"
+    digits = 1 if abs(value) >= 100 else 2
+    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+    return text if math.isnan(half) else f"{text}±{half:.2g}"
+
+
+def records(rows: Sequence[dict[str, object]]) -> str:
+    """Rows of a catalogue."""
+    header = list(rows[0])
+    return columns([[str(row[key]) for key in header] for row in rows], header)
+
+
+def headline(config: Config) -> str:
+    """What was run, in one line."""
+    part, attack = config.partition, config.attack
+    ids = poisoned_clients(part.clients, attack.clients, attack.fraction, attack.pick, config.seed)
+    who = ", ".join(map(str, ids)) if len(ids) <= 5 else f"{len(ids)} of {part.clients}"
+    kind = f"Dirichlet {part.alpha:g}" if part.name == "dirichlet" else part.name
+    return (
+        f"{config.data.name} · {part.clients} clients, {kind} · clients {who or 'none'} poisoned · "
+        f"{config.train.rounds} rounds · {config.train.device}"
+    )
+
+
+def footer(result: Comparison) -> str:
+    """How to read the table, and where to go next."""
+    return (
+        "best per column in bold (*) · accuracy in %, var in %² over regular clients, clean labels\n"
+        f"details: {result.folder}/table.csv, and one folder per run beside it\n"
+        "next: fairmean compare --seeds 1-5   ·   fairmean compare data.name=fashion-mnist   ·   fairmean new my.toml"
+    )
+
+
+def run(result: Result) -> str:
+    """One finished run."""
+    s = result.summary
+    method = result.config.method
+    hyper = " ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in method.hyper.items()
+    )
+    lines = [
+        headline(result.config),
+        f"{method.name} {hyper} · attack {result.config.attack.name}",
+        columns(
+            [[f"{s[name]:.4g}" for name in METRICS] + [f"{s['loss_dispersion']:.3g}"]],
+            [*METRICS, "loss dispersion D_τ"],
+        ),
+        "accuracy per client: "
+        + " ".join(
+            f"{value:.1f}{'' if regular else ' (poisoned)'}"
+            for value, regular in list(zip(result.accuracy, result.regular, strict=True))[:20]
+        ),
+    ]
+    if s["poisoned"]:
+        view = s["poisoned"]
+        lines.append(
+            f"poisoned clients: {view['clean_average']:.1f} % on clean labels, {view['own_average']:.1f} % on their own"
+        )
+    return "\n".join([*lines, f"details: {result.folder}"])
