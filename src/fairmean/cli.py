@@ -21,7 +21,12 @@ from fairmean.study import Comparison, compare, plan
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 diverged, 2 bad input, 3 another process has the run, 130 interrupted."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, more = parser.parse_known_args(argv)
+    if more and (not hasattr(arguments, "settings") or any(word.startswith("-") for word in more)):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    if more:  # settings may also stand after options
+        arguments.settings += more
     try:
         arguments.call(arguments)
     except UserError as error:

@@ -167,7 +167,7 @@ def run_config(config: Config, report: Report | None = None) -> Result:
 
 def _remedy(config: Config, t: int, path: Path) -> str:
     return (
-        f"the loss became non-finite in round {t}: the step size train.lr = {config.train.lr:g} is too large for the bound "
+        f"the loss became non-finite in round {t}: train.lr = {config.train.lr:g} is too large for the step-size bound "
         "lr ≤ 1/L_Φ, L_Φ = (1+κ)L + (κ/τ)G²; use a smaller train.lr (or method.kappa, or a larger method.tau); "
         f"the last good checkpoint is kept in {path}"
     )

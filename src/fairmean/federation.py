@@ -164,8 +164,9 @@ def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str
     counts = np.bincount(owner, minlength=clients)
     if len(counts) != clients or counts.min() == 0:
         raise UserError(
-            f"partition.name = 'given': the data has clients {owner.min()} … {owner.max()}, {int((counts == 0).sum())} of "
-            f"them empty, but partition.clients = {clients}; number them 0 … n−1 and set partition.clients = n"
+            f"partition.name = 'given': the data has clients {owner.min()} … {owner.max()}, "
+            f"{int((counts == 0).sum())} of them empty, but partition.clients = {clients}; "
+            "number them 0 … n−1 and set partition.clients = n"
         )
     if data.test_clients is not None:
         return owner, data.test_clients

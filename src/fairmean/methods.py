@@ -60,8 +60,10 @@ class Method:
     ) -> tuple[Tensor, State]:
         """c with d = Σ c_i g_i, from losses and counts alone: for rules on the first two rungs."""
         scales = self.scale(losses, entropies)
-        seen = {"losses": losses} if self.rung >= Rung.LOSSES else {}
-        weights, state = self.aggregator(Round(sizes=sizes, clients=clients, lr=lr, **seen), state)
+        round = Round(sizes=sizes, clients=clients, lr=lr)
+        if self.rung >= Rung.LOSSES:
+            round.losses = losses
+        weights, state = self.aggregator(round, state)
         return self._scaled(weights, scales), state
 
     def combine(
@@ -117,7 +119,7 @@ def gram(gradients: Tensor) -> Tensor:
 
 def squared_norms(gradients: Tensor) -> Tensor:
     """‖g_i‖²."""
-    return torch.linalg.vecdot(gradients, gradients).double()
+    return torch.linalg.vector_norm(gradients, dim=1).double() ** 2
 
 
 def _pull(gradients: Tensor, weights: Tensor) -> Tensor:

@@ -92,8 +92,8 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
 class Dropout(nn.Module):
     """Dropout whose mask is a hash of (key, row, unit): the same for a sample however the samples are batched.
 
-    The engine sets ``rows`` (an identity per row) and ``key`` (a new one every step) before a forward pass. With ``whole``
-    set, whole channels are dropped, as ``nn.Dropout2d`` does.
+    The engine sets ``rows`` (an identity per row) and ``key`` (a new one every step) before a forward pass. With
+    ``whole`` set, whole channels are dropped, as ``nn.Dropout2d`` does.
     """
 
     rows: Tensor

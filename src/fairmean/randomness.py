@@ -1,8 +1,8 @@
 """Named random streams, all derived from one seed; the global generators are never touched.
 
-Set-up draws (partition, poisoning, initialisation, participation) use a generator of their own. Draws that recur every
-round (batches, dropout) are *hashes* of (stream, round, row): they need no state, so a resumed run, a reordered loop and
-a batched run see the same numbers.
+Set-up draws (partition, poisoning, initialisation, participation) use a generator of their own. Draws that recur
+every round (batches, dropout) are *hashes* of (stream, round, row): they need no state, so a resumed run, a reordered
+loop and a batched run see the same numbers.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def hash32(x: Ints) -> Ints:
 class Batches:
     """Which rows each client uses in a step: consecutive slices of a shuffle that is fresh every epoch.
 
-    Rows are sorted by client, client i owning ``offsets[i]:offsets[i+1]``. A client with no more than ``batch`` rows (or
-    any client when ``batch`` is 0) uses all its rows in every step; the others use exactly ``batch`` rows, the remainder
-    of an epoch being left out of it.
+    Rows are sorted by client, client i owning ``offsets[i]:offsets[i+1]``. A client with no more than ``batch`` rows
+    (or any client when ``batch`` is 0) uses all its rows in every step; the others use exactly ``batch`` rows, the
+    remainder of an epoch being left out of it.
     """
 
     def __init__(self, offsets: NDArray[np.int64], batch: int, seed: int) -> None:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fairmean.config import Config, assign, gather, literal, parse
 from fairmean.errors import Diverged, UserError
 from fairmean.experiment import Progress, folder_of, resolve, run_config
-from fairmean.metrics import METRICS
 from fairmean.methods import named_methods
+from fairmean.metrics import METRICS
 from fairmean.runfolder import RunFolder
 
 METHODS = ("mean", "fedavg", "qffl:q=1", "fairmean:kappa=1:tau=1", "fairmean-normalised:kappa=1:tau=1")

@@ -42,7 +42,7 @@ def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
     width = 13 if many else 8
     name = max(len(m) for m in [*methods, "method"]) + 2
     top = " " * name + "".join(attack.center(3 * width) for attack in result.attacks)
-    sub = "method".ljust(name) + "".join(label.rjust(width) for _ in result.attacks for _, label, _ in SHOWN)
+    sub = "method".ljust(name) + "".join(label.rjust(width - 1) + " " for _ in result.attacks for _, label, _ in SHOWN)
     best = {}
     for attack in result.attacks:
         for metric, _, pick in SHOWN:
@@ -59,8 +59,7 @@ def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
                 value, half = cell.estimate(metric, base)
                 text = _number(value, half, signed=base is not None)
                 is_best = baseline is None and round(value, 2) == round(best[attack, metric] or math.inf, 2)
-                mark = "" if colour or not is_best else "*"
-                padded = (text + mark).rjust(width)
+                padded = text.rjust(width - 1) + ("*" if is_best and not colour else " ")
                 line += f"\033[1m{padded}\033[0m" if colour and is_best else padded
         lines.append(line)
     return "\n".join(lines)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 class Dataset:
     """Arrays with samples along axis 0.
 
-    uint8 inputs become (x/255 - mean)/std, per channel (the last axis of uint8 images with three axes per
-    sample, which are then moved first); float inputs are used as they are. ``*_clients``, where given, say which client owns a sample.
+    uint8 inputs become (x/255 − mean)/std, images with a channel axis (the last) channel by channel, channels then
+    first; float inputs are used as they are. ``*_clients``, where given, say which client owns a sample.
     """
 
     name: str

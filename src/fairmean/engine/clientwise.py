@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -46,7 +48,7 @@ def local_round(
     """
     first, w = steps[0], net.flat.clone()
     n = len(first.clients)
-    known = {"clients": first.ids, "lr": lr, "state": state}
+    known: dict[str, Any] = {"clients": first.ids, "lr": lr, "state": state}
     if method.rung <= Rung.LOSSES:
         losses, entropies = broadcast_statistics(net, first, chunk)
         coefficients, state = method.coefficients(losses, first.sizes, entropies, **known)

@@ -1,9 +1,9 @@
 """The fused round: one forward and one backward over all samples, no per-client gradient.
 
 Σ c_i ∇f_i is the gradient of Σ c_i f_i with the c_i held fixed, so a rule that needs only losses costs what plain
-training costs. On the lowest rung a client's coefficient depends on its own loss alone: clients go through in groups that
-fit the cache, forward and backward at once. On the next rung the coefficients need all losses first: the forward graphs
-are kept while they fit in memory, and else recomputed.
+training costs. On the lowest rung a client's coefficient depends on its own loss alone: clients go through in groups
+that fit the cache, forward and backward at once. On the next rung the coefficients need all losses first: the forward
+graphs are kept while they fit in memory, and else recomputed.
 """
 
 from __future__ import annotations
