@@ -60,7 +60,7 @@ class Federation:
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Federation:
         """The same federation on a device, inputs in ``dtype``."""
-        moved = {
+        moved: dict[str, Any] = {
             name: value.to(device, dtype if value.is_floating_point() else None)
             for name, value in vars(self).items()
             if isinstance(value, Tensor)

@@ -119,7 +119,8 @@ def gram(gradients: Tensor) -> Tensor:
 
 def squared_norms(gradients: Tensor) -> Tensor:
     """‖g_i‖²."""
-    return torch.linalg.vector_norm(gradients, dim=1).double() ** 2
+    norms: Tensor = torch.linalg.vector_norm(gradients, dim=1).double()
+    return norms.square()
 
 
 def _pull(gradients: Tensor, weights: Tensor) -> Tensor:

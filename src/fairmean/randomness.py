@@ -73,7 +73,8 @@ class Batches:
         lengths = self.lengths[clients]
         starts = self.offsets[clients] + step % self._steps[clients] * lengths
         before = np.cumsum(lengths) - lengths
-        return self._order[np.arange(lengths.sum()) + np.repeat(starts - before, lengths)]
+        chosen: NDArray[np.int64] = self._order[np.arange(lengths.sum()) + np.repeat(starts - before, lengths)]
+        return chosen
 
     def _shuffle(self, step: int, clients: NDArray[np.int64]) -> None:
         epoch = step // self._steps[clients]

@@ -37,13 +37,14 @@ class _LogGap(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (u,) = ctx.saved_tensors
         return gradient * u / (1 + u)
 
 
 def _log_gap(u: Tensor) -> Tensor:
-    return _LogGap.apply(u)  # type: ignore[no-untyped-call,no-any-return]
+    gap: Tensor = _LogGap.apply(u)  # type: ignore[no-untyped-call]
+    return gap
 
 
 def check_kappa_tau(kappa: float, tau: float) -> None:
@@ -137,4 +138,5 @@ def fair_objective(sample_losses: Tensor, groups: Tensor, kappa: float = 1.0, ta
         )
     _, index, counts = torch.unique(groups, return_inverse=True, return_counts=True)
     sums = sample_losses.new_zeros(len(counts)).index_add(0, index, sample_losses)
-    return phi(sums / counts, kappa, tau).mean()
+    objective: Tensor = phi(sums / counts, kappa, tau).mean()
+    return objective

@@ -1,0 +1,203 @@
+"""Every fast path equals the reference loop; poisoning, client order and κ = 0 behave as defined."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fairmean import LossRule, Method, Scale, fair_objective, method
+from fairmean.aggregators.means import Mean
+from fairmean.data import Dataset, load
+from fairmean.engine import Simulator, Training
+from fairmean.federation import Federation, build
+from fairmean.methods import named_methods
+from fairmean.models import build as build_model
+from fairmean.scales import Unscaled
+
+MODES = {
+    "full": {},
+    "minibatch": {"batch": 16},
+    "local": {"batch": 16, "local_steps": 3},
+    "local-full": {"local_steps": 2, "local_lr": 0.03},
+    "partial": {"participation": 0.5, "lr_decay": 0.9},
+    "cosine": {"schedule": "cosine", "batch": 8},
+}
+
+
+@dataclass(frozen=True)
+class Tilted(LossRule):
+    """A rule on the second rung: λ ∝ exp(f)."""
+
+    def weights(self, round):
+        return torch.softmax(round.losses, 0)
+
+
+@dataclass(frozen=True)
+class Uncertain(Scale):
+    """A scale that uses entropy, in the normalised form."""
+
+    needs_entropy = True
+    normalised = True
+
+    def __call__(self, losses, entropies):
+        return 1 + entropies / (1 + losses)
+
+
+METHODS = {name: method(name) for name in named_methods()} | {
+    "loss-rule": Method("loss-rule", Unscaled(), Tilted()),
+    "entropy": Method("entropy", Uncertain(), Mean()),
+    "entropy+loss": Method("entropy+loss", Uncertain(), Tilted()),
+}
+
+
+@pytest.fixture(scope="module")
+def images():
+    data = load("fashion-mnist-mini")
+    return replace(data, train_x=data.train_x[:700], train_y=data.train_y[:700])
+
+
+@pytest.fixture(scope="module", params=["pairwise", "furthest"])
+def federation(images, request):
+    return build(images, clients=6, attack=request.param, poisoned=np.array([4, 5]), rho=0.7)
+
+
+def small_cnn(shape, classes):
+    return nn.Sequential(
+        nn.Unflatten(1, (1, shape[0])),
+        nn.Conv2d(1, 4, 5, stride=3),
+        nn.ReLU(),
+        nn.Dropout2d(0.3),
+        nn.Flatten(),
+        nn.Linear(4 * 8 * 8, 12),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(12, classes),
+    )
+
+
+def simulate(federation, rule, rounds=3, model="mlp", dtype=torch.float64, **options):
+    chosen = {key: options.pop(key) for key in list(options) if key in Training.__dataclass_fields__}
+    net = build_model(model, federation.shape, federation.classes, 3)
+    simulator = Simulator(
+        federation, net, rule, Training(**{"lr": 0.1, "rounds": 10} | chosen), dtype=dtype, seed=3, **options
+    )
+    steps = [simulator.step(t) for t in range(rounds)]
+    return simulator, steps[-1] if steps else None
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", METHODS)
+def test_fast_equals_reference(federation, name, mode):
+    rule = METHODS[name]
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
+        fast, a = simulate(federation, rule, dtype=dtype, chunk=100, **MODES[mode])
+        slow, b = simulate(federation, rule, dtype=dtype, engine="reference", **MODES[mode])
+        assert (a.clients == b.clients).all()
+        assert (fast.w - slow.w).norm() <= tolerance * slow.w.norm()
+        torch.testing.assert_close(a.losses, b.losses, rtol=tolerance, atol=tolerance)
+        if b.weights is not None:
+            torch.testing.assert_close(a.weights, b.weights, rtol=10 * tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["fairmean", "loss-rule", "qffl-normalised"])
+def test_convolutions_and_dropout(federation, name, mode, monkeypatch):
+    monkeypatch.setitem(build_model.__globals__["MODELS"], "small", small_cnn)
+    fast, _ = simulate(federation, METHODS[name], model="small", chunk=50, **MODES[mode])
+    slow, _ = simulate(federation, METHODS[name], model="small", engine="reference", **MODES[mode])
+    assert (fast.w - slow.w).norm() <= 1e-9 * slow.w.norm()
+
+
+@pytest.mark.parametrize("name", ["loss-rule", "entropy+loss", "fairmean"])
+def test_recomputed_forward_equals_kept(federation, name):
+    kept, _ = simulate(federation, METHODS[name], chunk=64, memory=1.0)
+    recomputed, _ = simulate(federation, METHODS[name], chunk=64, memory=0.0)
+    torch.testing.assert_close(kept.w, recomputed.w, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_kappa_zero_is_mean_bit_for_bit(federation, mode):
+    for engine in ("fast", "reference"):
+        plain, _ = simulate(federation, method("mean"), dtype=torch.float32, engine=engine, **MODES[mode])
+        fair, _ = simulate(federation, method("fairmean", kappa=0.0), dtype=torch.float32, engine=engine, **MODES[mode])
+        assert torch.equal(plain.w, fair.w)
+
+
+@pytest.mark.parametrize("name", ["mean", "fairmean", "qffl", "qffl-normalised"])
+@pytest.mark.parametrize("mode", MODES)
+def test_poisoned_client_is_an_honest_client_on_relabelled_data(images, name, mode):
+    poisoned = build(images, clients=6, attack="random", poisoned=np.array([1, 4]))
+    relabelled = replace(poisoned, clean_y=poisoned.y, regular=np.ones(6, dtype=bool))
+    assert (poisoned.y != poisoned.clean_y).any()
+    one, _ = simulate(poisoned, method(name), **MODES[mode])
+    other, _ = simulate(relabelled, method(name), **MODES[mode])
+    clean, _ = simulate(build(images, clients=6), method(name), **MODES[mode])
+    assert torch.equal(one.w, other.w)
+    assert not torch.equal(one.w, clean.w)
+
+
+def reorder(federation: Federation, order: list[int]) -> Federation:
+    parts = [np.arange(federation.offsets[i], federation.offsets[i + 1]) for i in order]
+    rows = torch.from_numpy(np.concatenate(parts))
+    return replace(
+        federation,
+        x=federation.x[rows],
+        y=federation.y[rows],
+        dynamic=None if federation.dynamic is None else federation.dynamic[rows],
+        offsets=np.cumsum([0, *map(len, parts)]),
+        regular=federation.regular[order],
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_client_order_does_not_matter(federation, name):
+    order = [3, 0, 5, 1, 4, 2]
+    one, a = simulate(federation, METHODS[name])
+    other, b = simulate(reorder(federation, order), METHODS[name])
+    assert (one.w - other.w).norm() <= 1e-9 * one.w.norm()
+    if a.weights is not None:
+        torch.testing.assert_close(b.weights, a.weights[order], rtol=1e-9, atol=1e-12)
+
+
+def test_gradient_is_the_gradient_of_the_objective(federation):
+    """One FairMean step against autograd on Σ φ(f_i)/n written out, at the initial model."""
+    federation = replace(federation, dynamic=None)
+    simulator, _ = simulate(federation, method("fairmean", kappa=3.0, tau=0.5), rounds=0)
+    before = simulator.w.clone()
+    simulator.step(0)
+    net = build_model("mlp", federation.shape, 10, 3).double()
+    losses = nn.functional.cross_entropy(net(federation.x.double()), federation.y, reduction="none")
+    owner = torch.repeat_interleave(torch.arange(6), torch.from_numpy(federation.sizes))
+    fair_objective(losses, owner, 3.0, 0.5).backward()
+    expected = torch.cat([p.grad.flatten() for p in net.parameters()])
+    torch.testing.assert_close((before - simulator.w) / 0.1, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_resume_from_any_round_is_exact(federation):
+    whole, _ = simulate(federation, method("fairmean"), rounds=6, dtype=torch.float32, **MODES["local"])
+    half, _ = simulate(federation, method("fairmean"), rounds=3, dtype=torch.float32, **MODES["local"])
+    again, _ = simulate(federation, method("fairmean"), rounds=0, dtype=torch.float32, **MODES["local"])
+    again.w.copy_(half.w)
+    for t in range(3, 6):
+        again.step(t)
+    assert torch.equal(again.w, whole.w)
+
+
+def test_evaluation_counts_hits_per_client(federation):
+    simulator, _ = simulate(federation, method("mean"))
+    clean, own = simulator.evaluate()
+    simulator.net.model.eval()
+    predicted = simulator.net.model(simulator.federation.test_x).argmax(1)
+    for k in range(6):
+        mine = slice(*federation.test_offsets[k : k + 2])
+        assert clean[k] == pytest.approx(100 * (predicted[mine] == federation.test_y[mine]).double().mean().item())
+    assert (clean[:4] == own[:4]).all()
+
+
+def test_client_without_test_data_is_nan():
+    x, y = np.zeros((40, 2), np.float32), np.arange(40) % 2
+    tiny = Dataset("tiny", x, y, x[:2], y[:2], 2)
+    simulator, _ = simulate(build(tiny, partition_name="iid", clients=10), method("mean"), model="linear")
+    assert np.isnan(simulator.evaluate()[0]).sum() == 8

@@ -1,0 +1,147 @@
+"""The paper's maths: precision, derivatives, bounds, identities."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairmean import UserError, dispersion, fair_objective, marginal_weight, phi, psi
+
+mpmath.mp.dps = 50
+
+kappas = st.floats(0, 1e3)
+taus = st.floats(1e-3, 1e3)
+ratios = st.floats(-12, 12).map(lambda e: 10.0**e)
+losses = st.lists(st.floats(0, 1e4), min_size=1, max_size=30).map(lambda x: torch.tensor(x, dtype=torch.float64))
+
+
+def exact_psi(z, tau):
+    z, tau = mpmath.mpf(z), mpmath.mpf(tau)
+    return z - tau * mpmath.log(1 + z / tau)
+
+
+@given(ratios, taus, kappas)
+def test_precision(ratio, tau, kappa):
+    z = ratio * tau
+    exact = exact_psi(z, tau)
+    assert abs(psi(z, tau) - exact) <= 1e-12 * exact
+    exact = mpmath.mpf(z) + kappa * exact
+    assert abs(phi(z, kappa, tau) - exact) <= 1e-12 * exact
+    exact = 1 + mpmath.mpf(kappa) * z / (mpmath.mpf(z) + tau)
+    assert abs(marginal_weight(z, kappa, tau) - exact) <= 1e-12 * exact
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tensors_match_floats(dtype):
+    z = torch.logspace(-6, 6, 50, dtype=dtype)
+    tolerance = {"rtol": 1e-6 if dtype == torch.float32 else 1e-13, "atol": 0.0}
+    for function in (phi, lambda z, kappa, tau: psi(z, tau), marginal_weight):
+        values = function(z, 2.0, 0.7)
+        assert values.dtype == dtype
+        each = torch.tensor([function(float(x), 2.0, 0.7) for x in z], dtype=dtype)
+        torch.testing.assert_close(values, each, **tolerance)
+
+
+@given(ratios, taus, kappas)
+def test_derivative_is_the_marginal_weight(ratio, tau, kappa):
+    z = torch.tensor(ratio * tau, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(phi(z, kappa, tau), z)
+    assert slope.item() == pytest.approx(marginal_weight(z.item(), kappa, tau), rel=1e-12)
+
+
+def test_autograd_to_second_order():
+    z = torch.tensor([1e-3, 0.3, 0.6, 2.0, 50.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: phi(x, 3.0, 0.5), z)
+    assert torch.autograd.gradgradcheck(lambda x: phi(x, 3.0, 0.5), z)
+    assert torch.func.vmap(torch.func.grad(psi))(z.detach()).shape == z.shape
+
+
+@given(st.floats(0, 1e12), kappas, taus)
+def test_bounds_of_the_weight_and_its_slope(z, kappa, tau):
+    a = marginal_weight(z, kappa, tau)
+    assert 1 <= a <= 1 + kappa
+    point = torch.tensor(z, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(marginal_weight(point, kappa, tau), point)
+    assert -1e-300 <= slope.item() <= kappa / tau * (1 + 1e-12)
+    assert marginal_weight(tau, kappa, tau) == pytest.approx(1 + kappa / 2, rel=1e-15)
+    assert phi(z, kappa, tau) >= 0
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=2, max_size=2).map(sorted), kappas, taus)
+def test_weight_is_nondecreasing(pair, kappa, tau):
+    low, high = pair
+    assert marginal_weight(low, kappa, tau) <= marginal_weight(high, kappa, tau)
+
+
+@given(losses, kappas, taus)
+def test_decomposition(f, kappa, tau):
+    """Φ = φ(F) + κ D_τ   (eq. 6)."""
+    whole = phi(f, kappa, tau).mean()
+    torch.testing.assert_close(phi(f.mean(), kappa, tau) + kappa * dispersion(f, tau), whole, rtol=1e-11, atol=1e-12)
+
+
+@given(losses, taus)
+def test_variance_sandwich(f, tau):
+    """τ Var / 2(B+τ)² ≤ D_τ ≤ Var / 2τ   (eq. 7)."""
+    variance = ((f - f.mean()) ** 2).mean().item()
+    D, B = dispersion(f, tau).item(), f.max().item()
+    slack = 1 + 1e-9
+    assert tau / (2 * (B + tau) ** 2) * variance <= D * slack + 1e-300
+    assert variance / (2 * tau) * slack + 1e-300 >= D
+
+
+@given(losses, taus)
+def test_dispersion_is_zero_only_for_equal_losses(f, tau):
+    assert dispersion(torch.full_like(f, f[0].item()), tau).item() == pytest.approx(0, abs=1e-25)
+    if (f.max() - f.min()) > 1e-6 * (f.max() + tau):
+        assert dispersion(f, tau) > 0
+
+
+def test_dispersion_does_not_cancel():
+    f = torch.tensor([5.0, 5.0 + 1e-7], dtype=torch.float64)
+    exact = sum(exact_psi(x, 1) for x in f.tolist()) / 2 - exact_psi(mpmath.mpf(sum(map(mpmath.mpf, f.tolist()))) / 2, 1)
+    assert dispersion(f).item() == pytest.approx(float(exact), rel=1e-6)
+
+
+@given(losses, kappas, taus, st.integers(0, 2**32 - 1))
+def test_identity_of_directions(f, kappa, tau, seed):
+    """Σ a(f_i) ∇f_i = ∇ Σ φ(f_i)."""
+    random = torch.Generator().manual_seed(seed)
+    gradients = torch.randn(len(f), 7, generator=random, dtype=torch.float64)
+    w = torch.zeros(7, dtype=torch.float64, requires_grad=True)
+    (left,) = torch.autograd.grad(phi(f + gradients @ w, kappa, tau).sum(), w)
+    right = (marginal_weight(f, kappa, tau)[:, None] * gradients).sum(0)
+    torch.testing.assert_close(left, right, rtol=1e-11, atol=1e-11 * (1 + kappa))
+
+
+@given(st.integers(1, 6), st.integers(1, 40), kappas, taus, st.integers(0, 2**32 - 1))
+def test_fair_objective_is_the_fairmean_direction(groups, samples, kappa, tau, seed):
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, groups, (samples,), generator=random) * 17 - 5
+    values = torch.rand(samples, generator=random, dtype=torch.float64).requires_grad_()
+    fair_objective(values, ids, kappa, tau).backward()
+    present = ids.unique()
+    expected = torch.zeros(samples, dtype=torch.float64)
+    for group in present:
+        mine = ids == group
+        expected[mine] = marginal_weight(values[mine].mean().detach(), kappa, tau) / mine.sum() / len(present)
+    torch.testing.assert_close(values.grad, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("kappa", "tau"), [(-1, 1), (math.nan, 1), (math.inf, 1), (1, 0), (1, -2), (1, math.nan)])
+def test_bad_hyper_parameters(kappa, tau):
+    for call in (
+        lambda: phi(1.0, kappa, tau),
+        lambda: marginal_weight(1.0, kappa, tau),
+        lambda: fair_objective(torch.ones(2), torch.zeros(2, dtype=torch.long), kappa, tau),
+    ):
+        with pytest.raises(UserError, match="kappa|tau"):
+            call()
+
+
+def test_fair_objective_refuses_a_reduced_loss():
+    with pytest.raises(UserError, match="reduction='none'"):
+        fair_objective(torch.tensor(1.0), torch.tensor([0]))
