@@ -22,7 +22,7 @@ from torch import Tensor
 from fairmean import method
 from fairmean.engine import Simulator, Training
 from fairmean.federation import Federation
-from fairmean.models import build
+from fairmean.models import Dropout, build
 from fairmean.study import spec
 
 WORKLOADS = {
@@ -50,12 +50,10 @@ def federation(clients: int, samples: int, shape: tuple[int, ...]) -> Federation
 def centralised(name: str, x: Tensor, y: Tensor, chunk: int) -> Callable[[], None]:
     """Forward and backward of the mean loss, chunk after chunk."""
     model = build(name, tuple(x.shape[1:]), 10, 0)
-    model.load_state_dict(model.state_dict())
-    from fairmean.models import Dropout
-
-    for module in model.modules():
-        if isinstance(module, Dropout):  # the plain pass uses torch's own dropout
-            module.forward = torch.nn.Dropout(module.p).forward  # type: ignore[method-assign]
+    for parent in list(model.modules()):
+        for label, child in list(parent.named_children()):
+            if isinstance(child, Dropout):  # the plain pass uses torch's own dropout
+                setattr(parent, label, torch.nn.Dropout(child.p))
 
     def run() -> None:
         model.zero_grad()

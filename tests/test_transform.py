@@ -102,7 +102,9 @@ def test_dispersion_is_zero_only_for_equal_losses(f, tau):
 
 def test_dispersion_does_not_cancel():
     f = torch.tensor([5.0, 5.0 + 1e-7], dtype=torch.float64)
-    exact = sum(exact_psi(x, 1) for x in f.tolist()) / 2 - exact_psi(mpmath.mpf(sum(map(mpmath.mpf, f.tolist()))) / 2, 1)
+    exact = sum(exact_psi(x, 1) for x in f.tolist()) / 2 - exact_psi(
+        mpmath.mpf(sum(map(mpmath.mpf, f.tolist()))) / 2, 1
+    )
     assert dispersion(f).item() == pytest.approx(float(exact), rel=1e-6)
 
 
@@ -138,7 +140,7 @@ def test_bad_hyper_parameters(kappa, tau):
         lambda: marginal_weight(1.0, kappa, tau),
         lambda: fair_objective(torch.ones(2), torch.zeros(2, dtype=torch.long), kappa, tau),
     ):
-        with pytest.raises(UserError, match="kappa|tau"):
+        with pytest.raises(UserError, match=r"kappa|tau"):
             call()
 
 

@@ -1,24 +1,30 @@
 """Federated learning that is fair to the clients a model serves worst, and holds up when labels are poisoned."""
 
+from fairmean._version import __version__
 from fairmean.aggregators import CoordinateRule, GramRule, LossRule, Round, Rung, SumRule, register
-from fairmean.errors import UserError
+from fairmean.errors import Diverged, UserError
+from fairmean.experiment import Result, run
 from fairmean.methods import Method, aggregate, compose, method
 from fairmean.scales import Scale, register_scale
+from fairmean.study import Comparison, compare
 from fairmean.transform import dispersion, fair_objective, marginal_weight, phi, psi
 
-__version__ = "0.1.0"
-
 __all__ = [
+    "Comparison",
     "CoordinateRule",
+    "Diverged",
     "GramRule",
     "LossRule",
     "Method",
+    "Result",
     "Round",
     "Rung",
     "Scale",
     "SumRule",
     "UserError",
+    "__version__",
     "aggregate",
+    "compare",
     "compose",
     "dispersion",
     "fair_objective",
@@ -28,4 +34,5 @@ __all__ = [
     "psi",
     "register",
     "register_scale",
+    "run",
 ]

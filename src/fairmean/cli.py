@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fairmean
-from fairmean import catalogue, data, starter, tables
+from fairmean import __doc__ as about
+from fairmean import __version__, catalogue, data, starter, tables
 from fairmean.config import gather, literal, parse, to_toml
 from fairmean.data.store import folder as cache_folder
 from fairmean.errors import Busy, Diverged, UserError
 from fairmean.experiment import build_simulator, folder_of, resolve, run_config
 from fairmean.progress import Live
+from fairmean.runfolder import to_json
 from fairmean.study import Comparison, compare, plan
 
 
@@ -49,8 +50,8 @@ def _fail(message: str, code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fairmean", description=fairmean.__doc__)
-    parser.add_argument("--version", action="version", version=fairmean.__version__)
+    parser = argparse.ArgumentParser(prog="fairmean", description=about)
+    parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     run = verbs.add_parser("run", help="one run: a config, or the defaults, with key=value overrides")
@@ -114,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> None:
     with Live(arguments.quiet or arguments.json) as live:
         result = run_config(config, live.run)
     if arguments.json:
-        print(json.dumps(result.summary | {"folder": str(result.folder)}, indent=1))
+        print(to_json(result.summary | {"folder": str(result.folder)}))
     else:
         print(tables.run(result))
 
@@ -132,7 +133,7 @@ def _compare(arguments: argparse.Namespace) -> None:
         return
     with Live(arguments.quiet or arguments.json) as live:
         result = compare(source, report=live.study, **lists, **overrides)  # type: ignore[arg-type]
-    print(json.dumps(result.records, indent=1) if arguments.json else _compared(result))
+    print(to_json(result.records) if arguments.json else _compared(result))
 
 
 def _compared(result: Comparison) -> str:
@@ -140,7 +141,12 @@ def _compared(result: Comparison) -> str:
 
 
 def _split(text: str | None) -> list[str] | None:
-    return [part.strip() for part in text.split(",") if part.strip()] if text else None
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UserError(f"'{text}' names nothing; write a list such as mean,fairmean:kappa=4")
+    return parts
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -150,7 +156,10 @@ def _numbers(text: str | None) -> list[int] | None:
     try:
         for part in text.split(","):
             first, dash, last = part.partition("-")
-            numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+            more = range(int(first), int(last) + 1) if dash else [int(first)]
+            if not more:
+                raise ValueError
+            numbers += more
     except ValueError:
         raise UserError(f"--seeds {text}: write whole numbers, as 1,2,3 or 1-5") from None
     return numbers
@@ -158,21 +167,22 @@ def _numbers(text: str | None) -> list[int] | None:
 
 def _list(arguments: argparse.Namespace) -> None:
     rows = catalogue.CATALOGUE[arguments.what]()
-    print(json.dumps(rows, indent=1, ensure_ascii=False) if arguments.json else tables.records(rows))
+    print(to_json(rows) if arguments.json else tables.records(rows))
 
 
 def _data(arguments: argparse.Namespace) -> None:
     if arguments.action == "list":
         rows = catalogue.datasets()
-        print(json.dumps(rows, indent=1, ensure_ascii=False) if arguments.json else tables.records(rows))
+        print(to_json(rows) if arguments.json else tables.records(rows))
         if not arguments.json:
             print(f"cache: {cache_folder()} (set FAIRMEAN_DATA to move it)")
         return
     if arguments.name is None:
         raise UserError(f"data {arguments.action}: name a data set; 'fairmean data list' shows them")
     if arguments.action == "get":
-        with Live() as live:
-            file = data.get(arguments.name, arguments.source, progress=live.line)
+        live = Live()
+        file = data.get(arguments.name, arguments.source, progress=live.line)
+        live.clear()
     else:
         file = data.path(arguments.name)
     print(json.dumps({"name": arguments.name, "path": str(file)}) if arguments.json else file)

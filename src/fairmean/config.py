@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairmean.data.partitions import PARTITIONS
+from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.errors import UserError, unknown
 from fairmean.hyper import at_least, within
@@ -45,10 +45,9 @@ class PartitionConfig:
         if self.name not in (*PARTITIONS, "given"):
             raise unknown("partition", self.name, [*PARTITIONS, "given"])
         at_least("partition.clients", self.clients, 1)
-        if not self.alpha > 0:
-            raise UserError(
-                f"partition.alpha = {self.alpha}: must be > 0 (small is heterogeneous, large is nearly iid)"
-            )
+        check_alpha(self.alpha)
+        if self.seed is not None:
+            at_least("partition.seed", self.seed, 0)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -122,7 +121,7 @@ class TrainConfig:
         at_least("train.rounds", self.rounds, 1)
         for name in ("lr", "lr_decay", "local_lr", "participation"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
+            if value is not None and not 0 < value <= 3e38:
                 raise UserError(f"train.{name} = {value}: must be a finite number > 0")
         within("train.lr_decay", self.lr_decay, 0, 1, "the factor per round; 1 keeps the step size")
         within("train.participation", self.participation, 0, 1, "the fraction of clients per round")
@@ -148,6 +147,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         at_least("run.eval_every", self.eval_every, 0)
+        if Path(self.name).is_absolute() or ".." in Path(self.name).parts or not self.name.strip():
+            raise UserError(f"run.name = '{self.name}': must be a plain name; choose the place with run.dir")
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,9 @@ class Config:
     method: MethodConfig = field(default_factory=MethodConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        at_least("seed", self.seed, 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, hyper-parameters inline, None left out: what ``parse`` takes."""
@@ -277,10 +281,15 @@ def gather(source: str | Path | Mapping[str, Any] | None, overrides: Mapping[str
     return tree
 
 
+def _toml(value: Any) -> str:
+    """JSON's texts, numbers and lists are TOML's, but for DEL, which TOML wants escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def to_toml(config: Config) -> str:
     """The config as TOML text that ``parse`` reads back to the same config."""
     tree = config.to_dict()
     lines = [f"seed = {tree.pop('seed')}"]
     for section, values in tree.items():
-        lines += ["", f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"

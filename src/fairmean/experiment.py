@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import fairmean
 from fairmean import data, federation, models
+from fairmean._version import __version__
 from fairmean.config import Config, gather, parse, to_toml
 from fairmean.data import own
 from fairmean.engine import Simulator, Step, Training
@@ -71,7 +71,9 @@ class Result:
 Report = Callable[[Progress], None]
 
 
-def run(config: str | Path | Mapping[str, Any] | None = None, report: Report | None = None, **overrides: Any) -> Result:
+def run(
+    config: str | Path | Mapping[str, Any] | None = None, /, *, report: Report | None = None, **overrides: Any
+) -> Result:
     """Run a config (a TOML file, or nested values), with overrides as dotted keys or nested sections.
 
     ``fairmean.run(seed=3, train={"rounds": 20}, **{"method.kappa": 2.0})``
@@ -226,6 +228,7 @@ class _Recorder:
             self._write_setup()
             self.folder.cut(0)
             self.length = self.folder.append("")
+            self._checkpoint(0)
             return 0
         self.simulator.w.copy_(checkpoint["w"])
         self.simulator.state = checkpoint["state"]
@@ -266,9 +269,9 @@ class _Recorder:
         losses, clients = simulator.losses(T), simulator.participants(T)
         if not (losses.isfinite().all() and simulator.w.isfinite().all()):
             return self._diverged(T)
+        self._checkpoint(T)  # before the last rows: a run stopped below comes here again and writes them once
         self.pending.append((T, Step(clients, losses, None), accuracy))
         self._flush()
-        self._checkpoint(T)
         self.folder.close_table()
         regular_losses = losses[torch.from_numpy(self.regular[clients])].cpu()
         summary: dict[str, Any] = {
@@ -305,7 +308,7 @@ class _Recorder:
     def _environment(self) -> dict[str, Any]:
         device = self.simulator.w.device
         return {
-            "fairmean": fairmean.__version__,
+            "fairmean": __version__,
             "commit": _commit(),
             "python": platform.python_version(),
             "torch": torch.__version__,

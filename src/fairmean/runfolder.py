@@ -11,6 +11,7 @@ remembers how much of it belongs to the rounds it covers, so a resumed run conti
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,19 @@ except ImportError:  # pragma: no cover - not on Windows, where runs are not loc
     fcntl = None  # type: ignore[assignment]
 
 COLUMNS = "round,client,regular,loss,weight,accuracy,own_accuracy\n"
+
+
+def to_json(value: Any) -> str:
+    """JSON that every reader takes: NaN and infinities become null."""
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: plain(inner) for key, inner in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(inner) for inner in item]
+        return None if isinstance(item, float) and not math.isfinite(item) else item
+
+    return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False)
 
 
 class RunFolder:
@@ -73,13 +87,13 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a value as JSON, atomically."""
-        self.write(name, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+        self.write(name, to_json(value) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a run that has ended, or None."""
         try:
             summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return summary
 
@@ -90,11 +104,13 @@ class RunFolder:
             return file.tell()
 
     def cut(self, length: int) -> None:
-        """Forget table rows past ``length`` bytes; 0 starts the table anew."""
+        """Forget table rows past ``length`` bytes; 0 starts the table anew. A table that was closed grows again."""
         if length == 0:
             self._part.write_bytes(COLUMNS.encode())
-        else:
-            os.truncate(self._part, length)
+            return
+        if not self._part.exists():  # stopped after the table was closed, before the summary was written
+            os.replace(self.table, self._part)
+        os.truncate(self._part, length)
 
     def close_table(self) -> None:
         """The table is whole: give it its name."""

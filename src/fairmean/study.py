@@ -89,30 +89,42 @@ def plan(
     seeds: Sequence[int] | None = None,
 ) -> list[tuple[str, str, Config]]:
     """(method, attack, config) of every run; lists under ``[grid]`` (methods, attacks, seeds, or any key) are swept."""
+    for key in overrides:
+        if key.split(".")[0] == "method":
+            raise UserError(f"{key}: a comparison takes its methods by name, as --methods mean,fairmean:kappa=4")
     tree = gather(source, overrides)
-    grid = dict(tree.pop("grid", {}))
-    for key, value in grid.items():
-        if not isinstance(value, list) or not value:
-            raise UserError(f"grid.{key} = {value!r}: must be a list of values to sweep")
-    methods = methods or grid.pop("methods", None) or METHODS
-    attacks = attacks or grid.pop("attacks", None) or ATTACKS
-    seeds = seeds or grid.pop("seeds", None) or [tree.get("seed", 1)]
-    for known in ("methods", "attacks", "seeds"):
-        grid.pop(known, None)
+    grid = _grid(tree.pop("grid", {}))
+    tree.setdefault("run", {}).setdefault("name", "compare")
+    parse(tree)  # a mistake in a section that the sweep replaces is still a mistake
+    swept = {"methods": METHODS, "attacks": ATTACKS, "seeds": [tree.get("seed", 1)]}
+    swept = {name: grid.pop(name, default) for name, default in swept.items()}
+    methods, attacks = _unique(methods or swept["methods"]), _unique(attacks or swept["attacks"])
+    seeds = _unique(seeds or swept["seeds"])
     runs = []
     for method_spec, values in itertools.product(methods, list(itertools.product(*grid.values()))):
-        swept = dict(zip(grid, values, strict=True))
-        label = " ".join([_label(method_spec), *(f"{key.split('.')[-1]}={value}" for key, value in swept.items())])
+        others = dict(zip(grid, values, strict=True))
+        label = " ".join([_label(method_spec), *(f"{key.split('.')[-1]}={value}" for key, value in others.items())])
         for attack_spec, seed in itertools.product(attacks, seeds):
             one = gather(tree, {})
             one.pop("method", None)
-            for key, value in [*swept.items(), *spec(method_spec, "method").items()]:
+            for key, value in [*others.items(), *spec(method_spec, "method").items()]:
                 assign(one, key, value)
             for key, value in spec(attack_spec, "attack").items():
                 assign(one, key, value)
             assign(one, "seed", seed)
             runs.append((label, _label(attack_spec), parse(one)))
     return runs
+
+
+def _grid(given: Any) -> dict[str, list[Any]]:
+    if not isinstance(given, dict):
+        raise UserError(f"grid = {given!r}: is a section with lists of values to sweep")
+    for key, values in given.items():
+        if not isinstance(values, list) or not values:
+            raise UserError(f"grid.{key} = {values!r}: must be a list of values to sweep")
+        if key in ("methods", "attacks") and not all(isinstance(value, str) for value in values):
+            raise UserError(f"grid.{key} = {values!r}: must be a list of texts, such as 'mean' or 'fairmean:kappa=4'")
+    return dict(given)
 
 
 _GREEK = {"kappa": "κ", "tau": "τ", "gamma": "γ", "epsilon": "ε", "beta": "β", "theta": "θ", "rho": "ρ"}
@@ -138,7 +150,6 @@ def compare(
     **overrides: Any,
 ) -> Comparison:
     """Run every method under every attack for every seed; the same seed means the same clients, labels and model."""
-    overrides.setdefault("run.name", "compare") if "run" not in overrides else None
     runs = plan(source, overrides, methods, attacks, seeds)
     records = []
     for index, (method, attack, config) in enumerate(runs):
@@ -159,7 +170,7 @@ def _record(
     record: dict[str, Any] = {"method": method, "attack": attack, "seed": config.seed}
     try:
         result = run_config(config, tell)
-        values = {name: result.summary[name] for name in METRICS}
+        values = {name: math.nan if result.summary[name] is None else result.summary[name] for name in METRICS}
         return record | {"status": "finished"} | values | {"folder": str(result.folder)}
     except Diverged:
         nothing = dict.fromkeys(METRICS, math.nan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -38,31 +39,30 @@ def comparison(result: Comparison, colour: bool | None = None) -> str:
 
 def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
     methods = [m for m in result.methods if m != baseline]
-    many = len(result.seeds) > 1
-    width = 13 if many else 8
-    name = max(len(m) for m in [*methods, "method"]) + 2
-    top = " " * name + "".join(attack.center(3 * width) for attack in result.attacks)
-    sub = "method".ljust(name) + "".join(label.rjust(width - 1) + " " for _ in result.attacks for _, label, _ in SHOWN)
-    best = {}
-    for attack in result.attacks:
-        for metric, _, pick in SHOWN:
-            values = [result.cells[m, attack].estimate(metric)[0] for m in methods]
-            finite = [v for v in values if not math.isnan(v)]
-            best[attack, metric] = pick(finite) if finite else None
-    lines = [top.rstrip(), sub]
-    for method in methods:
-        line = method.ljust(name)
-        for attack in result.attacks:
-            cell = result.cells[method, attack]
-            base = result.cells[baseline, attack] if baseline else None
-            for metric, _, _ in SHOWN:
-                value, half = cell.estimate(metric, base)
-                text = _number(value, half, signed=base is not None)
-                is_best = baseline is None and round(value, 2) == round(best[attack, metric] or math.inf, 2)
-                padded = text.rjust(width - 1) + ("*" if is_best and not colour else " ")
-                line += f"\033[1m{padded}\033[0m" if colour and is_best else padded
+    cells: dict[tuple[str, str, str], str] = {}
+    best: set[tuple[str, str, str]] = set()
+    for attack, (metric, _, pick) in itertools.product(result.attacks, SHOWN):
+        base = result.cells[baseline, attack] if baseline else None
+        values = {m: result.cells[m, attack].estimate(metric, base) for m in methods}
+        finite = [value for value, _ in values.values() if not math.isnan(value)]
+        for m, (value, half) in values.items():
+            cells[m, attack, metric] = _number(value, half, signed=base is not None)
+            if base is None and finite and round(value, 2) == round(pick(finite), 2):
+                best.add((m, attack, metric))
+    width = max(7, *map(len, cells.values())) + 2
+    name = max(len(m) for m in [*methods, "method"])
+    lines = [
+        (" " * name + "".join(attack.center(3 * width) for attack in result.attacks)).rstrip(),
+        ("method".ljust(name) + "".join(label.rjust(width - 1) + " " for _ in result.attacks for _, label, _ in SHOWN)),
+    ]
+    for m in methods:
+        line = m.ljust(name)
+        for attack, (metric, _, _) in itertools.product(result.attacks, SHOWN):
+            key = (m, attack, metric)
+            text = cells[key].rjust(width - 1)
+            line += (f"\033[1m{text}\033[0m " if colour else f"{text}*") if key in best else f"{text} "
         lines.append(line)
-    return "\n".join(lines)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _number(value: float, half: float, signed: bool) -> str:

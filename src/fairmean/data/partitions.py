@@ -15,14 +15,21 @@ Index = NDArray[np.int64]
 _TRIES = 1000
 
 
+def check_alpha(alpha: float) -> None:
+    """0 < α < ∞."""
+    if not 0 < alpha < float("inf"):
+        raise UserError(
+            f"partition.alpha = {alpha}: must be a finite number > 0 (small is heterogeneous, large is nearly iid)"
+        )
+
+
 def dirichlet(labels: Index, clients: int, seed: int, *, alpha: float = 0.5, min_size: int = 10) -> Index:
     """Class by class, split among clients in Dirichlet(α) shares; a client that already holds N/n samples gets none.
 
     Redrawn, a bounded number of times, until every client has ``min_size`` samples. The legacy NumPy generator and the
     order of its calls are those of the public code of this research line, so that seed 1 is the paper's draw.
     """
-    if not alpha > 0:
-        raise UserError(f"partition.alpha = {alpha}: must be > 0 (small is heterogeneous, large is nearly iid)")
+    check_alpha(alpha)
     if min_size * clients > len(labels):
         raise UserError(
             f"partition: {clients} clients × min_size {min_size} needs {min_size * clients} samples, "

@@ -1,0 +1,228 @@
+"""Config: parsing, overrides, TOML and back, the hash that names a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairmean.config import Config, gather, literal, parse, read, to_toml
+from fairmean.errors import UserError
+from fairmean.starter import TEXT
+
+
+def test_defaults():
+    config = parse({})
+    assert config.data.name == "fashion-mnist-mini"
+    assert (config.partition.name, config.partition.clients, config.partition.alpha) == ("dirichlet", 10, 0.5)
+    assert (config.attack.name, config.attack.clients, config.attack.rho) == ("pairwise", 2, 1.0)
+    assert (config.method.name, config.method.hyper) == ("fairmean", {"kappa": 1.0, "tau": 1.0})
+    assert config.seed == 1
+
+
+def test_the_starter_is_the_defaults():
+    assert parse(tomllib.loads(TEXT)) == parse({})
+
+
+def test_the_starter_shows_every_key_of_the_contract():
+    contract = {
+        "data": ["name"],
+        "partition": ["name", "alpha", "clients", "seed"],
+        "attack": ["name", "clients", "fraction", "rho"],
+        "model": ["name"],
+        "method": ["name", "kappa", "tau"],
+        "train": ["rounds", "lr", "lr_decay", "batch", "local_steps", "participation", "device"],
+        "run": ["name", "dir"],
+    }
+    sections = re.split(r"^\[(\w+)\]$", TEXT, flags=re.M)
+    shown = dict(zip(sections[1::2], sections[2::2], strict=True))
+    for section, keys in contract.items():
+        for key in keys:
+            assert re.search(rf"^(# )?{key} = ", shown[section], flags=re.M), f"{section}.{key}"
+
+
+VALUES = {
+    "3": 3,
+    "0.5": 0.5,
+    "1e-3": 1e-3,
+    "true": True,
+    "8,9": [8, 9],
+    "[8, 9]": [8, 9],
+    "mean": "mean",
+    '"mean"': "mean",
+    "my.npz": "my.npz",
+    "module:function": "module:function",
+    "": "",
+    "a,b": "a,b",
+    "/some/where": "/some/where",
+    "two\nlines": "two\nlines",
+}
+
+
+@pytest.mark.parametrize(("text", "value"), VALUES.items(), ids=map(repr, VALUES))
+def test_literal(text, value):
+    got = literal(text)
+    assert got == value
+    assert type(got) is type(value)
+
+
+@given(st.text())
+def test_literal_never_fails(text):
+    literal(text)
+
+
+@given(st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.booleans())
+def test_literal_reads_numbers(value):
+    text = str(value).lower()
+    assert literal(text) == value
+
+
+def test_dotted_keys_and_sections_are_the_same():
+    dotted = gather(None, {"train.rounds": 3, "method.kappa": 2.0, "seed": 4})
+    nested = gather(None, {"train": {"rounds": 3}, "method": {"kappa": 2.0}, "seed": 4})
+    assert dotted == nested == gather(nested, {})
+    assert parse(dotted).train.rounds == 3
+
+
+def test_overrides_win_and_leave_the_source_alone():
+    source = {"train": {"rounds": 3, "lr": 0.5}}
+    tree = gather(source, {"train.rounds": 7})
+    assert tree == {"train": {"rounds": 7, "lr": 0.5}}
+    assert source == {"train": {"rounds": 3, "lr": 0.5}}
+
+
+def test_a_file_with_overrides(tmp_path):
+    file = tmp_path / "my.toml"
+    file.write_text("seed = 5\n[train]\nrounds = 3\n")
+    for source in (file, str(file)):
+        config = parse(gather(source, {"train.lr": 0.2}))
+        assert (config.seed, config.train.rounds, config.train.lr) == (5, 3, 0.2)
+    assert read(file) == {"seed": 5, "train": {"rounds": 3}}
+
+
+def test_whole_numbers_stand_for_numbers():
+    config = parse({"train": {"lr": 1}, "method": {"kappa": 2}})
+    assert isinstance(config.train.lr, float)
+    assert isinstance(config.method.hyper["kappa"], float)
+    assert config.hash() == parse({"train": {"lr": 1.0}, "method": {"kappa": 2.0}}).hash()
+
+
+def test_scale_and_aggregator():
+    config = parse({"method": {"scale": "fairmean", "aggregator": "fedavg", "kappa": 3}})
+    assert config.method.name == "fairmean+fedavg"
+    assert config.method.build().hyper == {"kappa": 3.0, "tau": 1.0}
+    assert parse(tomllib.loads(to_toml(config))) == config
+
+
+FULL = {
+    "seed": 7,
+    "data": {"name": "x.npz", "path": "there", "sha256": "0123456789abcdef"},
+    "partition": {"name": "shards", "alpha": 0.1, "clients": 4, "seed": 3, "min_size": 2, "shards_per_client": 3},
+    "attack": {
+        "name": "targeted",
+        "clients": [0, 2],
+        "fraction": 0.25,
+        "rho": 0.5,
+        "pick": "random",
+        "source": 2,
+        "target": 5,
+    },
+    "model": {"name": "mlp"},
+    "method": {"name": "fairmean", "kappa": 2.0, "tau": 0.5},
+    "train": {
+        "rounds": 9,
+        "lr": 1e-5,
+        "lr_decay": 0.99,
+        "schedule": "cosine",
+        "batch": 32,
+        "local_steps": 2,
+        "local_lr": 0.01,
+        "participation": 0.5,
+        "device": "cpu",
+        "dtype": "float64",
+        "engine": "reference",
+    },
+    "run": {"name": "mine", "dir": "else", "eval_every": 3},
+}
+
+
+def keys():
+    """Every key there is, with a value that is not the default, from the dataclasses themselves."""
+    found = []
+    for field in dataclasses.fields(Config):
+        if field.name == "seed":
+            found.append(("seed", FULL["seed"]))
+            continue
+        section = FULL[field.name]
+        assert isinstance(section, dict)
+        declared = {f.name for f in dataclasses.fields(getattr(Config(), field.name))}
+        if field.name != "method":
+            assert declared == set(section), f"FULL lacks a key of [{field.name}]"
+        found += [(f"{field.name}.{key}", value) for key, value in section.items()]
+    return found
+
+
+@pytest.mark.parametrize(("key", "value"), keys(), ids=[key for key, _ in keys()])
+def test_the_hash_depends_on_everything_but_where_results_go(key, value):
+    if key == "method.name":
+        value = "fairmean-normalised"
+    changed, default = parse(gather(None, {key: value})), parse({})
+    assert changed != default, f"{key} = {value} is the default"
+    assert (changed.hash() == default.hash()) == (key in ("run.name", "run.dir"))
+    assert parse(tomllib.loads(to_toml(changed))) == changed
+
+
+def test_the_hash_is_a_function_of_the_values():
+    one = parse({"train": {"rounds": 3, "lr": 0.5}, "seed": 2})
+    other = parse({"seed": 2, "train": {"lr": 0.5, "rounds": 3}})
+    assert one.hash() == other.hash() == parse(one.to_dict()).hash()
+    assert re.fullmatch(r"[0-9a-f]{12}", one.hash())
+
+
+def test_defaults_spelled_out_are_the_same_run():
+    assert parse({}).hash() == parse({"method": {"kappa": 1}, "train": {"rounds": 150}}).hash()
+
+
+def test_toml_and_back():
+    config = parse(FULL)
+    again = parse(tomllib.loads(to_toml(config)))
+    assert again == config
+    assert again.hash() == config.hash()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_any_text_goes_to_toml_and_back(text):
+    config = parse({"data": {"name": text}})
+    assert parse(tomllib.loads(to_toml(config))) == config
+
+
+@given(st.floats(min_value=5e-324, allow_nan=False, allow_infinity=True))
+def test_any_number_goes_to_toml_and_back_or_is_refused(alpha):
+    try:
+        config = parse({"partition": {"alpha": alpha}, "train": {"lr": 0.1}})
+    except UserError:
+        return
+    assert parse(tomllib.loads(to_toml(config))) == config
+
+
+def test_assign_below_a_value():
+    with pytest.raises(UserError, match=r"seed\.x"):
+        gather({"seed": 1}, {"seed.x": 2})
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 1.5, True, {}])
+def test_a_wrong_type_names_key_and_value(value):
+    with pytest.raises(UserError, match=re.escape(f"train.rounds = {value!r}: must be a whole number")):
+        parse({"train": {"rounds": value}})
+
+
+def test_errors_are_one_line():
+    for key, value in [("nix", {}), ("train.nix", 1), ("train", 3), ("method.name", "nix"), ("seed", "x")]:
+        tree = gather(None, {key: value})
+        with pytest.raises(UserError) as error:
+            parse(tree)
+        assert "\n" not in str(error.value)

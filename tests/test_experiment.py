@@ -1,0 +1,378 @@
+"""One run, one folder: its files, its numbers, divergence, no side effects."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+import tomllib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fairmean
+from fairmean import experiment
+from fairmean.cli import main
+from fairmean.config import parse
+from fairmean.errors import Diverged, UserError
+from fairmean.metrics import METRICS, summarise
+
+QUICK = {"train": {"rounds": 5, "device": "cpu"}, "model": {"name": "linear"}}
+FILES = {"config.toml", "environment.json", "partition.npz", "clients.csv", "summary.json", "checkpoint.pt"}
+COLUMNS = ["round", "client", "regular", "loss", "weight", "accuracy", "own_accuracy"]
+
+
+def run(*arguments, **settings):
+    return experiment.run(*arguments, **settings)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """The work is tiny, and sums must not depend on what else the machine does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """A run that the tests below only look at."""
+    return run(QUICK, **{"run.dir": str(tmp_path_factory.mktemp("runs"))})
+
+
+def rows(result):
+    with open(result.table, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def own_data(path, test_classes=4):
+    """A tiny data set; classes that only the training data has leave clients without test data."""
+    draw = np.random.default_rng(0)
+    np.savez(
+        path,
+        x_train=draw.normal(size=(240, 6)).astype(np.float32),
+        y_train=np.arange(240) % 4,
+        x_test=draw.normal(size=(80, 6)).astype(np.float32),
+        y_test=np.arange(80) % test_classes,
+    )
+    return str(path)
+
+
+def test_the_public_run_is_this_one(here):
+    public: Any = fairmean
+    done = public.run(QUICK, seed=3, train={"rounds": 2}, **{"method.kappa": 2.0})
+    assert done.config.seed == 3
+    assert done.config.train.rounds == 2
+    assert done.config.model.name == "linear"
+    assert done.config.method.hyper["kappa"] == 2.0
+
+
+def test_run_takes_a_file(here):
+    (here / "my.toml").write_text("[model]\nname = 'linear'\n[train]\nrounds = 2\n")
+    assert run("my.toml").config == run(here / "my.toml").config
+
+
+def test_folder(result):
+    assert {path.name for path in result.folder.iterdir()} - {"lock"} == FILES
+    assert result.folder.name == result.config.hash()
+    assert result.folder.parent.name == "run"
+
+
+def test_result(result):
+    assert result.summary["status"] == "finished"
+    assert result.summary == json.loads((result.folder / "summary.json").read_text())
+    assert result.accuracy.shape == result.regular.shape == (10,)
+    assert ((result.accuracy >= 0) & (result.accuracy <= 100)).all()
+    assert result.regular.tolist() == [True] * 8 + [False] * 2
+    assert result.table == result.folder / "clients.csv"
+    assert result.summary["without_test_data"] == 0
+
+
+def test_metrics_are_those_of_the_accuracies(result):
+    recomputed = summarise(result.accuracy, result.regular)
+    assert set(recomputed) == set(METRICS) == {"average", "variance", "worst", "worst_tenth", "jain", "gini"}
+    assert {name: result.summary[name] for name in METRICS} == recomputed
+    regular = result.accuracy[:8]
+    assert result.summary["average"] == pytest.approx(sum(regular) / 8)
+    assert result.summary["variance"] == pytest.approx(sum((a - sum(regular) / 8) ** 2 for a in regular) / 8)
+    assert result.summary["worst"] == result.summary["worst_tenth"] == min(regular)
+    poisoned = result.summary["poisoned"]
+    assert poisoned["clean_average"] == pytest.approx(result.accuracy[8:].mean())
+    assert poisoned["own_average"] == pytest.approx(np.mean(result.summary["own_accuracy"][8:]))
+    assert result.summary["own_accuracy"][:8] == result.summary["accuracy"][:8]
+
+
+def test_dispersion_is_that_of_the_regular_training_losses(result):
+    final = [row for row in rows(result) if row["round"] == "5" and row["regular"] == "1"]
+    losses = torch.tensor([float(row["loss"]) for row in final], dtype=torch.float64)
+    assert result.summary["loss_dispersion"] == pytest.approx(fairmean.dispersion(losses, 1.0).item(), rel=1e-12)
+
+
+def test_table(result):
+    table = rows(result)
+    assert list(table[0]) == COLUMNS
+    assert [(int(row["round"]), int(row["client"])) for row in table] == [(t, i) for t in range(6) for i in range(10)]
+    for row in table:
+        assert row["regular"] == str(int(int(row["client"]) < 8))
+        assert math.isfinite(float(row["loss"]))
+        assert (row["weight"] == "") == (row["round"] == "5")  # no step is taken from the last model
+        assert 0 <= float(row["accuracy"]) <= 100  # five rounds: every one is evaluated
+        if row["weight"]:
+            assert 1 / 10 <= float(row["weight"]) <= 2 / 10  # a/n with 1 ≤ a ≤ 1 + κ
+    assert [float(row["accuracy"]) for row in table[-10:]] == result.summary["accuracy"]
+    assert [float(row["own_accuracy"]) for row in table[-10:]] == result.summary["own_accuracy"]
+    assert {row["client"] for row in table if row["accuracy"] != row["own_accuracy"]} == {"8", "9"}
+
+
+def test_the_table_loads_in_one_line(result):
+    table = np.genfromtxt(result.table, delimiter=",", names=True)
+    assert table.dtype.names == tuple(COLUMNS)
+    assert len(table) == 60
+    assert np.isnan(table["weight"]).sum() == 10
+    first, last = (table["loss"][(table["round"] == t) & (table["regular"] == 1)].mean() for t in (0, 5))
+    assert last < first
+
+
+def test_evaluation_every_so_often(here):
+    table = rows(run(QUICK, **{"run.eval_every": 2}))
+    evaluated = {int(row["round"]) for row in table if row["accuracy"]}
+    assert evaluated == {0, 2, 4, 5}
+    assert {int(row["round"]) for row in table} == set(range(6))
+
+
+def test_partial_participation_in_the_table(here):
+    table = rows(run(QUICK, **{"train.participation": 0.3}))
+    for t in range(6):
+        clients = [int(row["client"]) for row in table if row["round"] == str(t)]
+        assert len(clients) == len(set(clients)) == 3
+        assert clients == sorted(clients)
+
+
+def test_partition_has_every_training_sample_once(result):
+    with np.load(result.folder / "partition.npz") as partition:
+        assert sorted(partition["rows"]) == list(range(6000))
+        assert sorted(partition["test_rows"]) == list(range(1000))
+        for offsets, total in (("offsets", 6000), ("test_offsets", 1000)):
+            assert partition[offsets][0] == 0
+            assert partition[offsets][-1] == total
+            assert (np.diff(partition[offsets]) > 0).all()
+        assert partition["regular"].tolist() == result.regular.tolist()
+
+
+def test_config_parses_back(result):
+    config = parse(tomllib.loads((result.folder / "config.toml").read_text()))
+    assert config == result.config
+    assert config.hash() == result.config.hash() == result.folder.name
+    assert config.train.device == "cpu"
+    assert config.partition.seed == config.seed  # what was left open is filled in
+
+
+def test_environment(result):
+    environment = json.loads((result.folder / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+    assert environment["numpy"] == np.__version__
+    assert environment["fairmean"] == fairmean.__version__
+    assert environment["threads"] >= 1
+    assert environment["rounds_timed"] == 5
+    assert environment["seconds"] >= 0
+
+
+def test_checkpoint(result):
+    checkpoint = torch.load(result.folder / "checkpoint.pt", weights_only=True)
+    assert checkpoint["round"] == 5
+    assert checkpoint["w"].shape == (7850,)
+    assert checkpoint["w"].isfinite().all()
+
+
+def test_a_finished_run_is_not_computed_twice(result, monkeypatch):
+    def build(*arguments):
+        raise AssertionError("the run is computed again")
+
+    monkeypatch.setattr(experiment, "build_simulator", build)
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in result.folder.iterdir()}
+    again = run(QUICK, **{"run.dir": result.config.run.dir})
+    assert again.summary == result.summary
+    assert again.folder == result.folder
+    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in result.folder.iterdir()} == before
+    with pytest.raises(AssertionError, match="computed again"):
+        run(QUICK, seed=2, **{"run.dir": result.config.run.dir})
+
+
+def test_the_same_config_twice_is_bitwise_the_same(result, here):
+    again = run(QUICK, **{"run.dir": "elsewhere", "run.name": "again"})
+    assert again.folder != result.folder
+    assert again.folder.name == result.folder.name
+    for name in ("clients.csv", "summary.json"):
+        assert (again.folder / name).read_bytes() == (result.folder / name).read_bytes(), name
+    one, other = (torch.load(r.folder / "checkpoint.pt", weights_only=True)["w"] for r in (again, result))
+    assert one.equal(other)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"attack.name": "random", "attack.pick": "random", "partition.name": "iid"},
+        {"train.batch": 8, "train.local_steps": 2, "train.participation": 0.5, "attack.name": "furthest"},
+        {"partition.name": "shards", "attack.name": "random_class", "train.batch": 16},
+    ],
+    ids=["default", "random", "local", "shards"],
+)
+def test_global_generators_are_untouched(settings, here):
+    torch.manual_seed(5)
+    np.random.seed(5)
+    random.seed(5)
+    states = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()
+    run(QUICK, **settings)
+    assert torch.get_rng_state().equal(states[0])
+    np.testing.assert_equal(np.random.get_state(legacy=False), states[1])
+    assert random.getstate() == states[2]
+
+
+def test_global_generators_do_not_matter(result, here):
+    torch.manual_seed(123)
+    np.random.seed(123)
+    again = run(QUICK, **{"run.dir": "elsewhere"})
+    assert again.table.read_bytes() == result.table.read_bytes()
+
+
+def test_another_seed_is_another_run(result, here):
+    other = run(QUICK, seed=2)
+    assert other.accuracy.tolist() != result.accuracy.tolist()
+
+
+def test_report_is_told_every_round(here):
+    told: list[experiment.Progress] = []
+    run(QUICK, report=told.append)
+    assert [p.round for p in told] == [1, 2, 3, 4, 5]
+    assert {p.rounds for p in told} == {5}
+    assert all(p.rounds_per_second > 0 for p in told)
+    assert set(told[-1].metrics) == set(METRICS)
+
+
+def test_no_attack(here):
+    done = run(QUICK, **{"attack.name": "none"})
+    assert done.regular.all()
+    assert done.summary["poisoned"] is None
+    assert done.summary["accuracy"] == done.summary["own_accuracy"]
+
+
+def test_own_data_is_part_of_the_identity(here):
+    name = own_data(here / "own.npz")
+    first = run(QUICK, **{"data.name": name})
+    assert first.config.data.sha256
+    own_data(here / "own.npz", test_classes=3)
+    second = run(QUICK, **{"data.name": name})
+    assert second.folder != first.folder
+    with pytest.raises(UserError, match=r"data\.sha256"):
+        run(QUICK, **{"data.name": name, "data.sha256": first.config.data.sha256})
+
+
+def strict_json(text):
+    """JSON as everybody reads it: NaN and Infinity are Python's own."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_a_client_without_test_data(here):
+    name = own_data(here / "own.npz", test_classes=1)
+    done = run(QUICK, **{"data.name": name, "partition.name": "shards", "partition.shards_per_client": 1})
+    assert 0 < done.summary["without_test_data"] == np.isnan(done.accuracy).sum() < 10
+    assert main(["run", str(done.folder / "config.toml")]) == 0
+
+
+def test_a_summary_is_json_also_without_test_data(here):
+    name = own_data(here / "own.npz", test_classes=1)
+    done = run(QUICK, **{"data.name": name, "partition.name": "shards", "partition.shards_per_client": 1})
+    strict_json((done.folder / "summary.json").read_text())
+
+
+# Divergence
+
+DIVERGING = ["run", "train.rounds=20", "model.name=linear", "train.lr=1e37", "train.device=cpu"]
+"""Finite at first, then the logits overflow."""
+
+
+def diverge(capsys, *settings):
+    code = main([*DIVERGING, *settings])
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.fixture(params=[False, True], ids=["no checkpoint", "checkpoints"])
+def checkpoints(request, monkeypatch):
+    if request.param:
+        monkeypatch.setattr(experiment, "_CHECKPOINT_SECONDS", -1.0)
+    return request.param
+
+
+def test_divergence(checkpoints, capsys, here, monkeypatch):
+    err = diverge(capsys)
+    assert "step-size bound" in err or "step size" in err
+    assert "1/L_Φ" in err
+    assert "train.lr = 1e+37" in err
+    (folder,) = (here / "runs" / "run").iterdir()
+    summary = strict_json((folder / "summary.json").read_text())
+    assert summary["status"] == "diverged"
+    assert f"round {summary['round']}" in err
+    checkpoint = folder / "checkpoint.pt"
+    if checkpoints:
+        assert checkpoint.exists()
+    if checkpoint.exists():
+        kept = torch.load(checkpoint, weights_only=True)
+        assert kept["w"].isfinite().all()
+        assert kept["round"] <= summary["round"]
+    with open(folder / "clients.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    finite = {int(row["round"]) for row in table if math.isfinite(float(row["loss"]))}
+    assert finite >= set(range(summary["round"]))
+    assert not (folder / "clients.csv.part").exists()
+
+    def build(*arguments):
+        raise AssertionError("the run is computed again")
+
+    monkeypatch.setattr(experiment, "build_simulator", build)
+    assert diverge(capsys) == err
+
+
+def test_divergence_does_not_depend_on_when_checkpoints_are_written(capsys, here, monkeypatch):
+    summaries = []
+    for seconds in (-1.0, 1e9):
+        monkeypatch.setattr(experiment, "_CHECKPOINT_SECONDS", seconds)
+        diverge(capsys, f"run.name=s{seconds:g}")
+        (file,) = (here / "runs" / f"s{seconds:g}").glob("*/summary.json")
+        summaries.append(file.read_text())
+    assert summaries[0] == summaries[1]
+
+
+def test_a_promised_checkpoint_is_there(checkpoints, capsys, here):
+    err = diverge(capsys)
+    (folder,) = (here / "runs" / "run").iterdir()
+    if "checkpoint is kept" in err:
+        assert (folder / "checkpoint.pt").exists()
+
+
+def test_divergence_in_the_last_round(capsys, here):
+    err = diverge(capsys, "train.rounds=1", "train.lr=3e38")
+    assert "round 1:" in err
+
+
+def test_divergence_in_the_library(here):
+    with pytest.raises(Diverged, match="1/L_Φ"):
+        run({"train": {"rounds": 30, "lr": 1e37}, "model": {"name": "linear"}})

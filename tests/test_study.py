@@ -1,0 +1,328 @@
+"""Comparisons: every cell, paired by seed, with confidence intervals that are right."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fairmean import tables
+from fairmean.cli import main
+from fairmean.config import parse
+from fairmean.errors import UserError
+from fairmean.metrics import METRICS
+from fairmean.study import Cell, Comparison, compare, plan, spec, t_quantile
+
+QUICK = ["train.rounds=3", "model.name=linear", "train.device=cpu"]
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory):
+    """A tiny data set, so that many runs cost little."""
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(400, 6)).astype(np.float32), np.arange(400) % 4
+    x[np.arange(400), y] += 2
+    file = tmp_path_factory.mktemp("data") / "own.npz"
+    np.savez(file, x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
+    return f"data.name={file}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """The work is tiny, and sums must not depend on what else the machine does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fairmean.experiment._commit", lambda: None)  # it starts a process
+    return tmp_path
+
+
+def compared(capsys, *arguments, code=0):
+    assert main(["compare", *QUICK, *arguments]) == code
+    return capsys.readouterr().out
+
+
+T95 = {1: 12.706, 2: 4.303, 4: 2.776, 9: 2.262, 10: 2.228, 30: 2.042, 100: 1.984}
+
+
+@pytest.mark.parametrize(("freedom", "t"), T95.items())
+def test_t_quantile(freedom, t):
+    assert t_quantile(0.95, freedom) == pytest.approx(t, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("level", "freedom", "t"), [(0.99, 4, 4.604), (0.99, 30, 2.750), (0.9, 1, 6.314), (0.5, 1, 1.0)]
+)
+def test_t_quantile_of_other_levels(level, freedom, t):
+    assert t_quantile(level, freedom) == pytest.approx(t, abs=1e-3)
+
+
+def test_estimate():
+    cell = Cell({"average": np.array([80.0, 82.0, 84.0])})
+    mean, half = cell.estimate("average")
+    assert mean == 82
+    assert half == pytest.approx(4.3027 * 2 / math.sqrt(3), rel=1e-3)
+    baseline = Cell({"average": np.array([79.0, 81.0, 83.0])})
+    assert cell.estimate("average", baseline) == (1.0, 0.0)  # paired: the draws cancel
+    mean, half = Cell({"average": np.array([5.0])}).estimate("average")
+    assert mean == 5
+    assert math.isnan(half)
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "tree"),
+    [
+        ("mean", "method", {"method": {"name": "mean"}}),
+        ("qffl:q=2", "method", {"method": {"name": "qffl", "q": 2}}),
+        ("fairmean:kappa=4:train.lr=0.05", "method", {"method": {"name": "fairmean", "kappa": 4}, "train.lr": 0.05}),
+        (
+            "fairmean+fedavg:kappa=4",
+            "method",
+            {"method": {"name": "fairmean+fedavg", "scale": "fairmean", "aggregator": "fedavg", "kappa": 4}},
+        ),
+        ("pairwise:rho=0.5", "attack", {"attack": {"name": "pairwise", "rho": 0.5}}),
+        ("pairwise:clients=[8, 9]", "attack", {"attack": {"name": "pairwise", "clients": [8, 9]}}),
+        ("pairwise:pick=random", "attack", {"attack": {"name": "pairwise", "pick": "random"}}),
+    ],
+)
+def test_spec(text, section, tree):
+    assert spec(text, section) == tree
+
+
+@pytest.mark.parametrize("text", ["fairmean:kappa", "fairmean:", "fairmean::kappa=1"])
+def test_spec_errors(text):
+    with pytest.raises(UserError, match="key=value") as error:
+        spec(text, "method")
+    assert repr(text) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_plan_has_every_method_attack_and_seed():
+    runs = plan(None, {}, ["mean", "fairmean:kappa=2"], ["none", "pairwise:rho=0.5"], [1, 2, 3])
+    assert len(runs) == 12
+    assert len({config.hash() for _, _, config in runs}) == 12
+    assert {(m, a, c.seed) for m, a, c in runs} == {
+        (m, a, s) for m in ("mean", "fairmean κ=2") for a in ("none", "pairwise ρ=0.5") for s in (1, 2, 3)
+    }
+    for method, attack, config in runs:
+        assert config.method.name == method.split()[0]
+        assert config.attack.name == attack.split()[0]
+        if config.method.name == "fairmean":
+            assert config.method.hyper == {"kappa": 2.0, "tau": 1.0}
+        assert config.attack.rho == (0.5 if attack.startswith("pairwise") else 1.0)
+
+
+def test_plan_pairs_by_seed():
+    """The same seed: everything but the method is the same, so clients, labels and model are."""
+    runs = plan(None, {"train.rounds": 3}, ["mean", "qffl:q=1"], ["pairwise"], [1, 2])
+    by_seed: dict[int, list[dict[str, object]]] = {}
+    for _, _, config in runs:
+        tree = config.to_dict()
+        tree.pop("method")
+        by_seed.setdefault(config.seed, []).append(tree)
+    for same in by_seed.values():
+        assert len(same) == 2
+        assert same[0] == same[1]
+
+
+def test_plan_defaults():
+    runs = plan(None, {})
+    assert {config.method.name for _, _, config in runs} == {
+        "mean",
+        "fedavg",
+        "qffl",
+        "fairmean",
+        "fairmean-normalised",
+    }
+    assert {config.attack.name for _, _, config in runs} == {"none", "random_class", "pairwise"}
+    assert {config.seed for _, _, config in runs} == {1}
+    assert {config.seed for _, _, config in plan(None, {"seed": 4})} == {4}
+
+
+def test_plan_with_a_grid():
+    tree = {
+        "grid": {
+            "methods": ["mean"],
+            "attacks": ["none"],
+            "seeds": [1, 2],
+            "train.lr": [0.1, 0.2],
+            "partition.alpha": [0.5],
+        }
+    }
+    runs = plan(tree, {})
+    assert [(label, c.seed, c.train.lr) for label, _, c in runs] == [
+        ("mean lr=0.1 alpha=0.5", 1, 0.1),
+        ("mean lr=0.1 alpha=0.5", 2, 0.1),
+        ("mean lr=0.2 alpha=0.5", 1, 0.2),
+        ("mean lr=0.2 alpha=0.5", 2, 0.2),
+    ]
+    assert [c.seed for _, _, c in plan(tree, {}, seeds=[7])] == [7, 7]  # the command line wins
+
+
+def test_table_has_every_method_and_attack(capsys, own, here):
+    methods, attacks = ["mean", "fedavg", "qffl:q=1", "fairmean:kappa=2"], ["none", "pairwise", "random_class"]
+    out = compared(capsys, own, "--methods", ",".join(methods), "--attacks", ",".join(attacks))
+    lines = out.splitlines()
+    assert own.partition("=")[2] in lines[0]
+    assert all(attack in lines[1] for attack in attacks)
+    assert lines[2].split() == ["method", *["avg", "var", "worst"] * 3]
+    assert [line.split("  ")[0] for line in lines[3:7]] == ["mean", "fedavg", "qffl q=1", "fairmean κ=2"]
+    assert "*" in "".join(lines[3:7])
+    assert "runs/compare/table.csv" in out
+    with open("runs/compare/table.csv", newline="") as file:
+        records = list(csv.DictReader(file))
+    assert len(records) == 12
+    for record in records:
+        with open(f"{record['folder']}/summary.json") as file:
+            summary = json.load(file)
+        assert {name: float(record[name]) for name in METRICS} == {name: summary[name] for name in METRICS}
+
+
+def test_json(capsys, own):
+    out = compared(capsys, own, "--methods", "mean,fairmean", "--attacks", "none,pairwise", "--seeds", "1-2", "--json")
+    records = json.loads(out)
+    assert [(r["method"], r["attack"], r["seed"]) for r in records] == [
+        (m, a, s) for m in ("mean", "fairmean") for a in ("none", "pairwise") for s in (1, 2)
+    ]
+    assert all(r["status"] == "finished" for r in records)
+    assert all(math.isfinite(r[name]) for r in records for name in METRICS)
+
+
+def test_seeds_are_paired(capsys, own):
+    names = "mean", "fairmean"
+    tree = {"data": {"name": own.partition("=")[2]}, "train": {"rounds": 3}, "model": {"name": "linear"}}
+    result = compare(tree, methods=names, attacks=["pairwise"], seeds=[1, 2, 3])
+    difference = np.array([0.0, 0.0, 0.0])
+    for record in result.records:
+        difference[record["seed"] - 1] += record["average"] * (1 if record["method"] == "fairmean" else -1)
+    mean, half = result.cells["fairmean", "pairwise"].estimate("average", result.cells["mean", "pairwise"])
+    assert mean == pytest.approx(difference.mean())
+    assert half == pytest.approx(t_quantile(0.95, 2) * difference.std(ddof=1) / math.sqrt(3))
+    text = tables.comparison(result, colour=False)
+    assert "over 3 paired seeds" in text
+    assert "difference to mean, paired by seed" in text
+    assert f"{mean:+.2f}" in text
+    for seed in (1, 2, 3):  # and the partitions were really the same
+        folders = [r["folder"] for r in result.records if r["seed"] == seed]
+        one, other = (np.load(f"{folder}/partition.npz") for folder in folders)
+        with one, other:
+            assert (one["rows"] == other["rows"]).all()
+            assert (one["offsets"] == other["offsets"]).all()
+
+
+def test_columns_stay_apart(capsys, own):
+    out = compared(capsys, own, "--methods", "mean,fedavg", "--attacks", "none,pairwise", "--seeds", "1-2")
+    rows = [line for line in out.splitlines() if line.startswith(("mean  ", "fedavg  "))]
+    assert [len(row.split()) for row in rows] == [7, 7, 7], out
+
+
+def comparison_of(values):
+    """A comparison of methods whose every metric under one attack is given, by seed."""
+    cells = {(name, "none"): Cell({metric: np.array(each) for metric in METRICS}) for name, each in values.items()}
+    seeds = list(range(1, 1 + len(next(iter(values.values())))))
+    return Comparison(parse({}), list(values), ["none"], seeds, cells, Path("runs/x"))
+
+
+def test_the_best_of_each_column_is_marked():
+    lines = tables.comparison(comparison_of({"a": [50.0], "b": [60.0]}), colour=False).splitlines()
+    assert lines[2].split() == ["a", "50.00", "50.00*", "50.00"]  # the lowest variance
+    assert lines[3].split() == ["b", "60.00*", "60.00", "60.00*"]
+    assert "\033[1m" in tables.comparison(comparison_of({"a": [50.0], "b": [60.0]}), colour=True)
+
+
+def test_a_best_value_of_zero_is_marked():
+    lines = tables.comparison(comparison_of({"a": [0.0], "b": [60.0]}), colour=False).splitlines()
+    assert lines[2].split() == ["a", "0.00", "0.00*", "0.00"]
+
+
+def test_a_diverged_cell_says_so():
+    text = tables.comparison(comparison_of({"mean": [50.0, 60.0], "b": [70.0, math.nan]}), colour=False)
+    assert text.count("diverged") == 6  # three metrics, and three differences to mean
+    assert "nan" not in text
+
+
+def test_a_diverged_run_does_not_stop_the_others(capsys, own, here):
+    arguments = [own, "--methods", "mean:train.lr=3e38,mean", "--attacks", "none"]
+    out = compared(capsys, *arguments)
+    lines = [line.split() for line in out.splitlines() if line.startswith("mean")]
+    assert [line.count("diverged") for line in lines] == [3, 0]
+    records = json.loads(compared(capsys, *arguments, "--json"))
+    assert [record["status"] for record in records] == ["diverged", "finished"]
+    with open(here / "runs" / "compare" / "table.csv", newline="") as file:
+        assert [row["status"] for row in csv.DictReader(file)] == ["diverged", "finished"]
+
+
+def test_json_of_a_diverged_run_is_json(capsys, own):
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    out = compared(capsys, own, "--methods", "mean:train.lr=3e38", "--attacks", "none", "--json")
+    json.loads(out, parse_constant=refuse)
+
+
+def test_dry_run_writes_nothing(capsys, own, here):
+    out = compared(capsys, own, "--methods", "mean,fairmean", "--seeds", "1,2", "--dry-run")
+    assert len(out.splitlines()) == 2 * 3 * 2
+    for word in ("mean · none · seed 1", "fairmean · pairwise · seed 2"):
+        assert word in out
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [[], ["run.name=mine"]], ids=["default", "named"])
+def test_dry_run_names_the_folders_that_are_then_made(name, capsys, own, here):
+    arguments = [own, "--methods", "mean,fairmean", "--attacks", "none", *name]
+    foretold = [line.split()[0] for line in compared(capsys, *arguments, "--dry-run").splitlines()]
+    records = json.loads(compared(capsys, *arguments, "--json"))
+    assert foretold == [record["folder"] for record in records]
+
+
+def test_the_name_in_the_config_is_used(capsys, own, here):
+    (here / "my.toml").write_text("[run]\nname = 'mine'\n[grid]\nmethods = ['mean']\nattacks = ['none']\n")
+    compared(capsys, "my.toml", own)
+    assert (here / "runs" / "mine" / "table.csv").exists()
+
+
+def test_grid_in_a_file(capsys, own, here):
+    (here / "my.toml").write_text(
+        "[grid]\nmethods = ['mean', 'fairmean:kappa=4']\nattacks = ['none']\nseeds = [1, 2]\n'train.lr' = [0.1, 0.2]\n"
+    )
+    records = json.loads(compared(capsys, "my.toml", own, "--json"))
+    assert len(records) == 8
+    assert [r["method"] for r in records[::2]] == [
+        "mean lr=0.1",
+        "mean lr=0.2",
+        "fairmean κ=4 lr=0.1",
+        "fairmean κ=4 lr=0.2",
+    ]
+    assert "fairmean κ=4 lr=0.2" in compared(capsys, "my.toml", own)
+
+
+def test_a_comparison_is_not_computed_twice(capsys, own, monkeypatch):
+    arguments = [own, "--methods", "mean,fairmean", "--attacks", "none,pairwise"]
+    first = compared(capsys, *arguments)
+
+    def build(*arguments):
+        raise AssertionError("a run is computed again")
+
+    monkeypatch.setattr("fairmean.experiment.build_simulator", build)
+    assert compared(capsys, *arguments) == first
+
+
+def test_the_same_comparison_elsewhere_is_the_same(capsys, here):
+    """On the embedded data."""
+    arguments = ["--methods", "mean,fairmean", "--attacks", "pairwise", "--json"]
+    one, other = (json.loads(compared(capsys, *arguments, f"run.dir={place}")) for place in ("a", "b"))
+    for record in one + other:
+        record.pop("folder")
+    assert one == other
