@@ -18,9 +18,12 @@ Trial = Callable[[Tensor, float], Tensor]
 
 
 class Outcome(NamedTuple):
-    """A round's result: the direction d, the weight each g_i got in it (None when not a weighted sum), the state."""
+    """A round's result: the direction d, the weight each g_i got in it (None when not a weighted sum), the state.
 
-    direction: Tensor
+    The engine's fused pass leaves the direction in the model's gradients; it is None here then.
+    """
+
+    direction: Tensor | None
     weights: Tensor | None
     state: State
 
@@ -230,7 +233,7 @@ def aggregate(
     if not finite.all():
         client = int((~finite).nonzero()[0])
         raise UserError(f"client {client} sent a NaN or infinite gradient, loss or size; drop it before aggregating")
-    return method.combine(
+    outcome = method.combine(
         gradients,
         losses.detach().double(),
         sizes.double(),
@@ -238,4 +241,6 @@ def aggregate(
         clients=torch.arange(n, device=gradients.device),
         lr=lr,
         state=method.aggregator.init(n),
-    ).direction
+    )
+    assert outcome.direction is not None
+    return outcome.direction

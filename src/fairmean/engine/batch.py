@@ -16,6 +16,18 @@ Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Span:
+    """Consecutive clients that go through together, in parts of bounded size; ``equal`` is their common length, or 0."""
+
+    clients: slice
+    start: int
+    count: int
+    parts: list[slice]
+    lengths: Tensor
+    equal: int
+
+
+@dataclass
 class Batch:
     """Samples of the clients taking part, client after client: client k owns ``offsets[k]:offsets[k+1]``.
 
@@ -32,6 +44,26 @@ class Batch:
     rows: Tensor
     dynamic: Tensor | None
     key: int
+    _spans: list[Span] | None = None
+
+    def spans(self, chunk: int, together: bool = False) -> list[Span]:
+        """Runs of whole clients of about ``chunk`` rows, a larger client alone; or all clients together."""
+        if self._spans is None:
+            n = len(self.clients)
+            self._spans, first = [], 0
+            while first < n:
+                last = int(self.offsets.searchsorted(self.offsets[first] + chunk, side="right")) - 1
+                last = n if together else min(max(last, first + 1), n)
+                self._spans.append(self._span(first, last, chunk))
+                first = last
+        return self._spans
+
+    def _span(self, first: int, last: int, chunk: int) -> Span:
+        rows = self.part(first, last)
+        parts = [slice(a, min(a + chunk, rows.stop)) for a in range(rows.start, rows.stop, chunk)]
+        sizes = np.diff(self.offsets[first : last + 1])
+        equal = int(sizes[0]) if (sizes == sizes[0]).all() else 0
+        return Span(slice(first, last), rows.start, rows.stop - rows.start, parts, self.lengths[first:last], equal)
 
     def part(self, first: int, last: int) -> slice:
         """The rows of clients ``first`` … ``last − 1`` of this batch."""
@@ -39,20 +71,24 @@ class Batch:
 
 
 class Feeder:
-    """Batches of a federation, step after step. ``x`` may be a copy of the federation's inputs in another layout."""
+    """Batches of a federation, step after step.
 
-    def __init__(self, federation: Federation, x: Tensor, batch: int, seed: int) -> None:
-        self.federation, self.x, self.seed = federation, x, seed
+    ``x`` may be a copy of the federation's inputs in another layout; ``keyed``: whether dropout needs a key every step.
+    """
+
+    def __init__(self, federation: Federation, x: Tensor, batch: int, seed: int, keyed: bool = True) -> None:
+        self.federation, self.x, self.seed, self.keyed = federation, x, seed, keyed
         self.batches = Batches(federation.offsets, batch, seed)
         self._rows = torch.arange(len(x), device=x.device)
         self._whole: Batch | None = None
 
     def __call__(self, step: int, clients: Index) -> Batch:
         """The batch of these clients in global step ``step``."""
-        key = derive(self.seed, "dropout", step) & 0xFFFFFFFF
+        key = derive(self.seed, "dropout", step) & 0xFFFFFFFF if self.keyed else 0
         everything = self.batches.full and len(clients) == self.federation.clients
         if everything and self._whole is not None:
-            return Batch(**{**vars(self._whole), "key": key})
+            self._whole.key = key
+            return self._whole
         device = self.x.device
         lengths = self.batches.lengths[clients]
         if everything:

@@ -26,7 +26,7 @@ def client_gradient(net: Net, batch: Batch, k: int, chunk: int, out: Tensor) -> 
         losses.backward(torch.full_like(losses, 1 / m))  # type: ignore[no-untyped-call]
         loss += losses.detach().double().sum()
         uncertainty += entropy(logits).double().sum()
-    net.aim(net.grad)
+    net.forget()
     return loss / m, uncertainty / m
 
 
@@ -72,10 +72,10 @@ def broadcast_statistics(net: Net, batch: Batch, chunk: int) -> tuple[Tensor, Te
 
 def _local_update(net: Net, steps: list[Batch], k: int, w: Tensor, local_lr: float, chunk: int) -> Tensor:
     """(w − w_k)/local_lr; the net is at w again afterwards."""
+    gradient = torch.empty_like(w)
     for batch in steps:
-        net.grad.zero_()
-        client_gradient(net, batch, k, chunk, net.grad)
-        net.flat.add_(net.grad, alpha=-local_lr)
+        client_gradient(net, batch, k, chunk, gradient.zero_())
+        net.flat.add_(gradient, alpha=-local_lr)
     update = (w - net.flat) / local_lr
     net.flat.copy_(w)
     return update

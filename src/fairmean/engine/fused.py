@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairmean.aggregators import Round, Rung, State
-from fairmean.engine.batch import Batch
+from fairmean.engine.batch import Batch, Span
 from fairmean.engine.losses import client_means, entropy, sample_losses
 from fairmean.engine.net import Net
 from fairmean.methods import Method, Outcome
@@ -21,73 +21,57 @@ from fairmean.methods import Method, Outcome
 def fused_round(
     net: Net, batch: Batch, method: Method, lr: float, state: State, chunk: int, keep: int
 ) -> tuple[Tensor, Outcome]:
-    """(losses, outcome); the outcome's direction is ``net.grad``, overwritten by the next round."""
-    net.grad.zero_()
-    n = len(batch.clients)
+    """(losses, outcome); the direction is left as the net's gradient, and None in the outcome."""
+    net.forget()
     if method.rung >= Rung.LOSSES:
-        group = _Group(net, batch, method, 0, n, chunk, keep)
-        coefficients, state = method.coefficients(
-            group.losses, batch.sizes, group.entropies, clients=batch.ids, lr=lr, state=state
-        )
-        group.backward(coefficients)
-        return group.losses, Outcome(net.grad, coefficients, state)
+        (span,) = batch.spans(chunk, together=True)
+        losses, entropies, graphs = _forward(net, batch, span, method, span.count <= keep)
+        coefficients, state = method.coefficients(losses, batch.sizes, entropies, clients=batch.ids, lr=lr, state=state)
+        _backward(net, batch, span, coefficients, graphs)
+        return losses, Outcome(None, coefficients, state)
 
     weights, state = method.aggregator(Round(sizes=batch.sizes, clients=batch.ids, lr=lr), state)
-    losses, scaled = [], []
-    for first, last in _groups(batch, chunk):
-        group = _Group(net, batch, method, first, last, chunk, keep)
-        losses.append(group.losses)
-        scaled.append(weights[first:last] * method.scale(group.losses, group.entropies))
-        group.backward(scaled[-1])
-    coefficients = torch.cat(scaled)
+    each_losses, each_scaled = [], []
+    for span in batch.spans(chunk):
+        losses, entropies, graphs = _forward(net, batch, span, method, span.count <= keep)
+        scaled = weights[span.clients] * method.scale(losses, entropies)
+        _backward(net, batch, span, scaled, graphs)
+        each_losses.append(losses)
+        each_scaled.append(scaled)
+    losses, coefficients = _cat(each_losses), _cat(each_scaled)
     if method.scale.normalised:
         factor = weights.sum() / coefficients.sum()
         coefficients = coefficients * factor
-        net.grad.mul_(factor)
-    return torch.cat(losses), Outcome(net.grad, coefficients, state)
+        net.scale_gradient(factor)
+    return losses, Outcome(None, coefficients, state)
 
 
-def _groups(batch: Batch, chunk: int) -> list[tuple[int, int]]:
-    """Runs of whole clients of about ``chunk`` rows; a larger client is a group of its own."""
-    n = len(batch.clients)
-    groups, first = [], 0
-    while first < n:
-        last = int(batch.offsets.searchsorted(batch.offsets[first] + chunk, side="right")) - 1
-        last = min(max(last, first + 1), n)
-        groups.append((first, last))
-        first = last
-    return groups
+def _forward(
+    net: Net, batch: Batch, span: Span, method: Method, keep: bool
+) -> tuple[Tensor, Tensor | None, list[Tensor]]:
+    """Losses and, where the method asks for it, entropies of the span's clients; and the graphs, if they are kept."""
+    graphs, uncertainties = [], []
+    with torch.set_grad_enabled(keep):
+        for part in span.parts:
+            loss, logits = sample_losses(net, batch, part)
+            graphs.append(loss)
+            if method.needs_entropy:
+                uncertainties.append(entropy(logits))
+    losses = client_means(_cat(graphs), span.lengths, span.equal)
+    entropies = client_means(_cat(uncertainties), span.lengths, span.equal) if method.needs_entropy else None
+    return losses, entropies, graphs if keep else []
 
 
-class _Group:
-    """Clients ``first`` … ``last − 1``: their losses now, their share of the gradient on request."""
-
-    def __init__(self, net: Net, batch: Batch, method: Method, first: int, last: int, chunk: int, keep: int) -> None:
-        self._net, self._batch = net, batch
-        span = batch.part(first, last)
-        self._parts = [slice(a, min(a + chunk, span.stop)) for a in range(span.start, span.stop, chunk)]
-        self._kept = span.stop - span.start <= keep
-        self._lengths = batch.lengths[first:last]
-        sizes = batch.offsets[first + 1 : last + 1] - batch.offsets[first:last]
-        equal = int(sizes[0]) if (sizes == sizes[0]).all() else 0
-        with torch.set_grad_enabled(self._kept):
-            pieces = [sample_losses(net, batch, part) for part in self._parts]
-        self._graphs = [loss for loss, _ in pieces]
-        self.losses = client_means(_cat(self._graphs), self._lengths, equal)
-        self.entropies = None
-        if method.needs_entropy:
-            self.entropies = client_means(_cat([entropy(logits) for _, logits in pieces]), self._lengths, equal)
-
-    def backward(self, coefficients: Tensor) -> None:
-        """Add Σ c_i ∇f_i to ``net.grad``."""
-        rows = sum(part.stop - part.start for part in self._parts)
-        each = (coefficients / self._lengths).to(self._net.flat.dtype)
-        per_row = torch.repeat_interleave(each, self._lengths, output_size=rows)
-        start = self._parts[0].start
-        for k in reversed(range(len(self._parts))):
-            part = self._parts[k]
-            loss = self._graphs.pop() if self._kept else sample_losses(self._net, self._batch, part)[0]
-            loss.backward(per_row[part.start - start : part.stop - start])  # type: ignore[no-untyped-call]
+def _backward(net: Net, batch: Batch, span: Span, coefficients: Tensor, graphs: list[Tensor]) -> None:
+    """Add Σ c_i ∇f_i over the span's clients to the net's gradient, last part first."""
+    each = (coefficients / span.lengths).to(net.flat.dtype)
+    if span.equal:
+        per_row = each[:, None].expand(-1, span.equal).reshape(-1)
+    else:
+        per_row = torch.repeat_interleave(each, span.lengths, output_size=span.count)
+    for part in reversed(span.parts):
+        loss = graphs.pop() if graphs else sample_losses(net, batch, part)[0]
+        loss.backward(per_row[part.start - span.start : part.stop - span.start])  # type: ignore[no-untyped-call]
 
 
 def _cat(tensors: list[Tensor]) -> Tensor:

@@ -23,9 +23,10 @@ class Chunk(NamedTuple):
 
 
 class Net:
-    """``flat`` holds all parameters, ``grad`` all gradients; the module's own parameters are views of them.
+    """``flat`` holds all parameters; the module's own parameters are views of it.
 
-    ``layers`` are the column slices of the modules that own parameters (weight and bias together). Convolution
+    Gradients are wherever backward passes put them: in tensors of their own, which saves copying them, or, after
+    ``aim``, in a flat vector. ``layers`` are the column slices of the modules that own parameters (weight and bias together). Convolution
     weights lie in channels-last order on the CPU, where that is faster.
     """
 
@@ -34,24 +35,23 @@ class Net:
     ) -> None:
         self.model = model.to(device=device, dtype=dtype)
         self.model.train()
-        parameters = list(model.parameters())
+        self._parameters = parameters = list(model.parameters())
         convolutional = any(p.dim() == 4 for p in parameters)
         self.channels_last = convolutional and torch.device(device).type == "cpu"
         ends = torch.tensor([0, *(p.numel() for p in parameters)]).cumsum(0).tolist()
         self._slices = [slice(a, b) for a, b in pairwise(ends)]
         self.flat = torch.empty(ends[-1], device=device, dtype=dtype)
-        self.grad = torch.zeros_like(self.flat)
         for parameter, view in zip(parameters, self.views(self.flat), strict=True):
             view.copy_(parameter.data)
             parameter.data = view
-        self.aim(self.grad)
         self.layers = self._layer_slices()
         self._dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
+        self.random = bool(self._dropouts)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """A flat vector as tensors shaped like the parameters."""
         result = []
-        for parameter, part in zip(self.model.parameters(), self._slices, strict=True):
+        for parameter, part in zip(self._parameters, self._slices, strict=True):
             if self.channels_last and parameter.dim() == 4:
                 o, i, h, w = parameter.shape
                 result.append(flat[part].view(o, h, w, i).permute(0, 3, 1, 2))
@@ -60,9 +60,33 @@ class Net:
         return result
 
     def aim(self, grad: Tensor) -> None:
-        """Let backward passes add into this flat vector."""
-        for parameter, view in zip(self.model.parameters(), self.views(grad), strict=True):
+        """Let backward passes add into this flat vector, until ``forget``."""
+        for parameter, view in zip(self._parameters, self.views(grad), strict=True):
             parameter.grad = view
+
+    def forget(self) -> None:
+        """No gradient; the next backward pass makes new ones."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def descend(self, lr: float) -> None:
+        """w ← w − lr·gradient, wherever the gradient is."""
+        with torch.no_grad():
+            torch._foreach_add_(list[Tensor](self._parameters), self._gradients(), alpha=-lr)
+
+    def scale_gradient(self, factor: Tensor) -> None:
+        """Multiply the gradient by a number on the device."""
+        torch._foreach_mul_(self._gradients(), factor.to(self.flat.dtype))
+
+    def gradient(self) -> Tensor:
+        """The gradient as one flat vector, copied."""
+        flat = torch.empty_like(self.flat)
+        for view, gradient in zip(self.views(flat), self._gradients(), strict=True):
+            view.copy_(gradient)
+        return flat
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self._parameters if p.grad is not None]
 
     def layout(self, x: Tensor) -> Tensor:
         """Inputs in the memory layout the model likes."""
@@ -87,7 +111,7 @@ class Net:
             seen[saved.data_ptr()] = saved.numel() * saved.element_size()
             return saved
 
-        own = {p.data_ptr() for p in self.model.parameters()}
+        own = {p.data_ptr() for p in self._parameters}
         sample = self.layout(x[:1].expand(2, *x.shape[1:]).contiguous())
         rows = torch.arange(2, device=x.device)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):

@@ -72,7 +72,9 @@ class Simulator:
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
         self.net = Net(model, device, dtype)
         self.state: State = method.aggregator.init(federation.clients)
-        self._feed = Feeder(self.federation, self.net.layout(self.federation.x), training.batch, seed)
+        x = self.net.layout(self.federation.x)
+        self._feed = Feeder(self.federation, x, training.batch, seed, keyed=self.net.random)
+        self._everyone = np.arange(federation.clients)
         auto = self.net.chunk_rows(self.federation.x)
         self._chunk = chunk or auto.rows
         self._keep = max(self._chunk, int(memory * 2**30 / auto.bytes_per_row))
@@ -88,7 +90,7 @@ class Simulator:
         n = self.federation.clients
         count = max(1, round(self.training.participation * n))
         if count == n:
-            return np.arange(n)
+            return self._everyone
         return np.sort(generator(self.seed, "participation", t).permutation(n)[:count])
 
     def step(self, t: int) -> Step:
@@ -97,7 +99,10 @@ class Simulator:
         k = self.training.local_steps
         steps = [self._feed(t * k + j, clients) for j in range(k)]
         losses, outcome = self._round(steps, lr)
-        self.net.flat.add_(outcome.direction, alpha=-lr)
+        if outcome.direction is None:
+            self.net.descend(lr)
+        else:
+            self.net.flat.add_(outcome.direction, alpha=-lr)
         self.state = outcome.state
         return Step(clients, losses, outcome.weights)
 
