@@ -26,8 +26,8 @@ class Net:
     """``flat`` holds all parameters; the module's own parameters are views of it.
 
     Gradients are wherever backward passes put them: in tensors of their own, which saves copying them, or, after
-    ``aim``, in a flat vector. ``layers`` are the column slices of the modules that own parameters (weight and bias together). Convolution
-    weights lie in channels-last order on the CPU, where that is faster.
+    ``aim``, in a flat vector. ``layers`` are the column slices of the modules that own parameters (weight and bias
+    together). Convolution weights lie in channels-last order on the CPU, where that is faster.
     """
 
     def __init__(
