@@ -17,7 +17,7 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive clients that go through together, in parts of bounded size; ``equal`` is their common length, or 0."""
+    """Consecutive clients that go through together, in parts of bounded size; ``equal``: their common length, or 0."""
 
     clients: slice
     start: int
