@@ -3,13 +3,21 @@
 import pytest
 import torch
 
-from fairmean import UserError, aggregate, compose, method
+from fairmean import Access, UserError, aggregate, compose, method
 from fairmean.aggregators import Round
 from fairmean.methods import named_methods
 
 G = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0], [3.0, 1.0, 0.0]], dtype=torch.float64)
 F = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
 M = torch.tensor([1.0, 2.0, 5.0])
+ACCESS = Access(
+    layers=(slice(0, 2), slice(2, 3)),
+    output=lambda v: v[:, :, None],
+    trial=lambda direction, step: F - step * (G @ direction.double()),
+    trust=lambda direction, step: (
+        torch.tensor(1.0).double() if direction is None else 1 - step * direction.double().sum()
+    ),
+)
 
 
 def test_by_hand():
@@ -41,7 +49,8 @@ def test_inputs_are_not_changed_and_dtype_is_kept(name):
     for dtype in (torch.float32, torch.float64):
         g, f = G.to(dtype), F.to(dtype)
         before = g.clone(), f.clone()
-        direction = aggregate(method(name), g, f, M, entropies=f)
+        hyper = {"f": 1} if "f" in named_methods()[name].hyper else {}
+        direction = aggregate(method(name, **hyper), g, f, M, entropies=f, access=ACCESS)
         assert direction.dtype == dtype
         assert direction.shape == (3,)
         assert torch.equal(g, before[0])

@@ -4,12 +4,14 @@ from fairmean._version import __version__
 from fairmean.aggregators import CoordinateRule, GramRule, LossRule, Round, Rung, SumRule, register
 from fairmean.errors import Diverged, UserError
 from fairmean.experiment import Result, run
-from fairmean.methods import Method, aggregate, compose, method
+from fairmean.methods import aggregate, compose, method
+from fairmean.rounds import Access, Method
 from fairmean.scales import Scale, register_scale
 from fairmean.study import Comparison, compare
 from fairmean.transform import dispersion, fair_objective, marginal_weight, phi, psi
 
 __all__ = [
+    "Access",
     "Comparison",
     "CoordinateRule",
     "Diverged",

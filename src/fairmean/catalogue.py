@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairmean import data
-from fairmean.aggregators import AGGREGATORS, REFERENCES
+from fairmean.aggregators import AGGREGATORS, MIXINGS
 from fairmean.data.partitions import PARTITIONS
 from fairmean.data.poisoning import ATTACKS
 from fairmean.hyper import hyper_parameters
@@ -29,7 +29,7 @@ def methods() -> Rows:
     """Every named method, by rung."""
     rows = []
     for name, named in named_methods().items():
-        rule = AGGREGATORS[named.aggregator]
+        rule = named.rule
         rows.append(
             {
                 "name": name,
@@ -79,12 +79,21 @@ def aggregators() -> Rows:
     return [
         {
             "name": name,
-            "rung": int(rule.rung),
-            "hyper-parameters": _hyper(hyper_parameters(rule)),
-            "rule": _first_line(rule),
-            "reference": REFERENCES[name],
+            "rung": int(entry.rule.rung),
+            "assumes": entry.rule.assumes,
+            "hyper-parameters": _hyper(hyper_parameters(entry.rule)),
+            "rule": _first_line(entry.rule),
+            "reference": entry.reference,
         }
-        for name, rule in AGGREGATORS.items()
+        for name, entry in AGGREGATORS.items()
+    ]
+
+
+def mixings() -> Rows:
+    """Every pre-aggregation."""
+    return [
+        {"name": name, "hyper-parameters": _hyper(hyper_parameters(rule)), "rule": _first_line(rule)}
+        for name, rule in MIXINGS.items()
     ]
 
 
@@ -96,4 +105,5 @@ CATALOGUE: dict[str, Callable[[], Rows]] = {
     "partitions": partitions,
     "scales": scales,
     "aggregators": aggregators,
+    "pre": mixings,
 }

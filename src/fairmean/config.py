@@ -15,7 +15,8 @@ from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.errors import UserError, unknown
 from fairmean.hyper import at_least, within
-from fairmean.methods import Method, compose, method
+from fairmean.methods import Named, compose, method, named_methods
+from fairmean.rounds import Method
 
 
 @dataclass(frozen=True)
@@ -87,18 +88,22 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """A name, or a scale and an aggregator; the rest are the method's own hyper-parameters."""
+    """A name, or a scale and an aggregator (and pre-aggregations); the rest are the method's own hyper-parameters."""
 
     name: str = "fairmean"
     scale: str | None = None
     aggregator: str | None = None
+    pre: str | list[str] | None = None
     hyper: dict[str, Any] = field(default_factory=dict)
 
     def build(self) -> Method:
         """The method itself."""
-        if self.scale is None and self.aggregator is None:
+        if self.scale is self.aggregator is self.pre is None:
             return method(self.name, **self.hyper)
-        return compose(self.scale or "none", self.aggregator or "mean", **self.hyper)
+        base = named_methods().get(self.name, Named("none", "mean", ""))
+        if self.scale is not None or self.aggregator is not None:
+            base = Named(self.scale or "none", self.aggregator or "mean", "")
+        return compose(base.scale, base.aggregator, self.pre or (), **self.hyper)
 
 
 @dataclass(frozen=True)
@@ -199,10 +204,8 @@ def parse(tree: Mapping[str, Any]) -> Config:
         else:
             values[key] = _section(key, value)
     config = Config(**values)
-    full = config.method.build().hyper  # checks names and values, and fills in the defaults
-    given = config.method
-    named = given.name if given.scale is None and given.aggregator is None else f"{given.scale}+{given.aggregator}"
-    return dataclasses.replace(config, method=dataclasses.replace(given, name=named, hyper=full))
+    built = config.method.build()  # checks names and values, and fills in the defaults
+    return dataclasses.replace(config, method=dataclasses.replace(config.method, hyper=built.hyper))
 
 
 def _section(name: str, values: Mapping[str, Any]) -> Any:
@@ -224,13 +227,15 @@ def _value(key: str, value: Any, wanted: Any) -> Any:
         return value
     if type(value) is int and "float" in kinds:
         return float(value)
-    if "list[int]" in kinds and isinstance(value, list) and all(type(item) is int for item in value):
-        return value
+    for kind, inner in (("list[int]", int), ("list[str]", str)):
+        if kind in kinds and isinstance(value, list) and all(type(item) is inner for item in value):
+            return value
     words = {
         "int": "a whole number",
         "float": "a number",
         "str": "a text",
         "list[int]": "a list of whole numbers",
+        "list[str]": "a list of texts",
     }
     raise UserError(f"{key} = {value!r}: must be {' or '.join(words[kind] for kind in kinds if kind in words)}")
 

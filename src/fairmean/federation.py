@@ -25,7 +25,7 @@ class Federation:
 
     ``y`` holds the labels as each client sees them; ``dynamic`` marks rows whose label a poisoned client sets anew at
     every step, to the class the current model finds least likely. ``rows`` and ``test_rows`` are the samples' places in
-    the data set.
+    the data set. ``trust_x``, ``trust_y``: clean test samples that the server owns, in no client's test data.
     """
 
     x: Tensor
@@ -42,6 +42,8 @@ class Federation:
     test_rows: Index
     dynamic: Tensor | None = None
     test_dynamic: Tensor | None = None
+    trust_x: Tensor | None = None
+    trust_y: Tensor | None = None
 
     @property
     def clients(self) -> int:
@@ -115,12 +117,14 @@ def build(
     source: int = 0,
     target: int = 1,
     seed: int = 1,
+    trust: int = 0,
 ) -> Federation:
     """Partition the data, give each client test data that mirrors its training mix, poison labels."""
     owner, test_owner = _owners(data, partition_name, clients, partition_seed, partition_options or {})
     sizes = np.bincount(owner, minlength=clients)
     rows, test_rows = np.argsort(owner, kind="stable"), np.argsort(test_owner, kind="stable")
-    test_rows = test_rows[(test_owner < 0).sum() :]
+    trusted = np.sort(generator(seed, "trust").permutation(len(data.test_y))[:trust])
+    test_rows = test_rows[(test_owner[test_rows] >= 0) & ~np.isin(test_rows, trusted)]
     owner, test_owner = owner[rows], test_owner[test_rows]
 
     rule = ATTACKS[attack]
@@ -151,6 +155,8 @@ def build(
         test_rows=test_rows,
         dynamic=own[0],
         test_dynamic=own[1],
+        trust_x=inputs(data.test_x[trusted], data.mean, data.std) if trust else None,
+        trust_y=torch.from_numpy(data.test_y[trusted]) if trust else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from fairmean.errors import UserError
@@ -25,6 +26,14 @@ def within(name: str, value: float, low: float, high: float, why: str = "") -> N
     """``low`` ≤ value ≤ ``high``."""
     if not low <= value <= high:
         raise UserError(f"{name} = {value}: must be between {low:g} and {high:g}{why and f' ({why})'}")
+
+
+def check_tilt(name: str, t: float) -> None:
+    """A tilt is any finite number."""
+    if not math.isfinite(t):
+        raise UserError(
+            f"{name} = {t}: must be a finite number (> 0 lifts large losses, < 0 suppresses them, 0 is Mean)"
+        )
 
 
 def typed(owner: str, name: str, value: Any, like: Any) -> Any:

@@ -9,7 +9,8 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from fairmean.hyper import at_least
+from fairmean.errors import UserError
+from fairmean.hyper import at_least, check_tilt
 from fairmean.transform import check_kappa_tau, marginal_weight
 
 
@@ -23,6 +24,11 @@ class Scale:
 
     needs_entropy: ClassVar[bool] = False
     normalised: ClassVar[bool] = False
+
+    @property
+    def tilt(self) -> float:
+        """t of the client's own objective R = (1/t) log mean exp(t ℓ) over its samples; 0 is their mean."""
+        return 0.0
 
     def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
         raise NotImplementedError
@@ -86,3 +92,47 @@ class QFFL(Scale):
 
     def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
         return (losses + 1e-10) ** self.q
+
+
+@register_scale("fairmean-split")
+@dataclass(frozen=True)
+class FairMeanSplit(Scale):
+    """s_i = (1 + κ H_i/(H_i+τ)) exp(−β max(0, f_i − H_i)), direction Σ s_i g_i / Σ s_i.
+
+    Priority comes from the label-free entropy H_i, trust from the excess f_i − H_i of the loss over it, which is
+    positive when a client's labels contradict the model. 0 < s_i < 1 + κ.
+    """
+
+    kappa: float = 16.0
+    tau: float = 1.0
+    beta: float = 1.0
+    needs_entropy: ClassVar[bool] = True
+    normalised: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_kappa_tau(self.kappa, self.tau)
+        at_least("beta", self.beta, 0, "0 gives every client full trust")
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        if entropies is None:
+            raise UserError("fairmean-split needs each client's mean predictive entropy; pass entropies=")
+        excess = (losses - entropies).clamp(min=0)
+        return marginal_weight(entropies, self.kappa, self.tau) * torch.exp(-self.beta * excess)
+
+
+@register_scale("tilted")
+@dataclass(frozen=True)
+class Tilted(Scale):
+    """s_i = 1; the client's own loss is the tilted mean (1/t_in) log mean exp(t_in ℓ) over its samples."""
+
+    t_in: float = -1.0
+
+    @property
+    def tilt(self) -> float:
+        return self.t_in
+
+    def __post_init__(self) -> None:
+        check_tilt("t_in", self.t_in)
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        return torch.ones_like(losses)

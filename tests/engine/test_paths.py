@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairmean import LossRule, Method, Scale, fair_objective, method
+from fairmean import LossRule, Method, Scale, compose, fair_objective, method
 from fairmean.aggregators.means import Mean
 from fairmean.data import Dataset, load
 from fairmean.engine import Simulator, Training
@@ -45,7 +45,14 @@ class Uncertain(Scale):
         return 1 + entropies / (1 + losses)
 
 
-METHODS = {name: method(name) for name in named_methods()} | {
+def with_one(name):
+    """The method, assuming one poisoned client where it assumes any."""
+    return method(name, **({"f": 1} if "f" in named_methods()[name].hyper else {}))
+
+
+METHODS = {name: with_one(name) for name in named_methods()} | {
+    "nnm+median": compose("fairmean", "median", pre=["clip", "nnm"], f=1, radius=0.5),
+    "nnm+mean": compose("qffl", "mean", pre="nnm", f=1),
     "loss-rule": Method("loss-rule", Unscaled(), Tilted()),
     "entropy": Method("entropy", Uncertain(), Mean()),
     "entropy+loss": Method("entropy+loss", Uncertain(), Tilted()),
@@ -60,7 +67,7 @@ def images():
 
 @pytest.fixture(scope="module", params=["pairwise", "furthest"])
 def federation(images, request):
-    return build(images, clients=6, attack=request.param, poisoned=np.array([4, 5]), rho=0.7)
+    return build(images, clients=6, attack=request.param, poisoned=np.array([4, 5]), rho=0.7, trust=60)
 
 
 def small_cnn(shape, classes):
@@ -91,9 +98,10 @@ def simulate(federation, rule, rounds=3, model="mlp", dtype=torch.float64, **opt
 @pytest.mark.parametrize("name", METHODS)
 def test_fast_equals_reference(federation, name, mode):
     rule = METHODS[name]
-    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
-        fast, a = simulate(federation, rule, dtype=dtype, chunk=100, **MODES[mode])
-        slow, b = simulate(federation, rule, dtype=dtype, engine="reference", **MODES[mode])
+    # in float32 one round: over several, a choice (a label, a client to drop) can fall either way on a rounding error
+    for dtype, tolerance, rounds in ((torch.float64, 1e-9, 3), (torch.float32, 1e-4, 1)):
+        fast, a = simulate(federation, rule, rounds, dtype=dtype, chunk=100, **MODES[mode])
+        slow, b = simulate(federation, rule, rounds, dtype=dtype, engine="reference", **MODES[mode])
         assert (a.clients == b.clients).all()
         assert (fast.w - slow.w).norm() <= tolerance * slow.w.norm()
         torch.testing.assert_close(a.losses, b.losses, rtol=tolerance, atol=tolerance)

@@ -1,9 +1,8 @@
 """The rules of the server, one file per family. Importing this package registers them all."""
 
-from fairmean.aggregators import means, qffl
+from fairmean.aggregators import clipping, clustering, means, medians, minnorm, qffl, screening, trust, weighting
 from fairmean.aggregators.base import (
     AGGREGATORS,
-    REFERENCES,
     Aggregator,
     CoordinateRule,
     GramRule,
@@ -14,19 +13,29 @@ from fairmean.aggregators.base import (
     SumRule,
     register,
 )
+from fairmean.aggregators.mixing import MIXINGS, Mixing, register_mixing
 
 __all__ = [
     "AGGREGATORS",
-    "REFERENCES",
+    "MIXINGS",
     "Aggregator",
     "CoordinateRule",
     "GramRule",
     "LossRule",
+    "Mixing",
     "Round",
     "Rung",
     "State",
     "SumRule",
+    "clipping",
+    "clustering",
     "means",
+    "medians",
+    "minnorm",
     "qffl",
     "register",
+    "register_mixing",
+    "screening",
+    "trust",
+    "weighting",
 ]

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
+from fairmean.errors import UserError
+
 State = dict[str, Tensor]
 """What a rule remembers between rounds; empty for most. Saved in checkpoints."""
 
@@ -32,9 +34,11 @@ class Round:
     """One round as a rule sees it: exactly what its rung allows; looking at more is an error.
 
     ``sizes`` (n,) sample counts · ``clients`` (n,) ids of those taking part · ``lr`` · ``losses`` (n,) ·
-    ``squared_norms`` (n,) and ``gram`` (n×n) inner products of messages, float64, computed when looked at ·
-    ``messages`` (n×d) · ``layers`` column slices, one per layer ·
-    ``trial(direction, step)`` the clients' losses after a trial step.
+    ``squared_norms`` (n,), ``gram`` M (n×n) and ``squared_distances`` (n×n) of messages, float64, computed when looked
+    at · ``times(λ)`` = Mλ and ``distances_to(λ)`` = ‖v_i − Σλ_j v_j‖, without forming M when there are many clients ·
+    ``messages`` (n×d) · ``layers`` column slices, one per layer · ``output`` (n×K×p) the rows of the output layer ·
+    ``trial(λ, step)`` the clients' losses at w − step·Σλ_i v_i · ``trust(λ, step)`` the loss there on the server's own
+    clean data (λ None: at w).
     """
 
     sizes: Tensor
@@ -43,9 +47,13 @@ class Round:
     losses: Tensor
     squared_norms: Tensor
     gram: Tensor
+    squared_distances: Tensor
+    times: Callable[[Tensor], Tensor]
     messages: Tensor
     layers: tuple[slice, ...]
+    output: Tensor
     trial: Callable[[Tensor, float], Tensor]
+    trust: Callable[[Tensor | None, float], Tensor]
 
     def __init__(self, lazy: dict[str, Callable[[], Any]] | None = None, **seen: Any) -> None:
         self.__dict__.update(seen, _lazy=lazy or {})
@@ -55,6 +63,11 @@ class Round:
             raise AttributeError(f"round.{name} is not visible on this rule's rung; declare a higher one")
         value = self.__dict__[name] = self._lazy[name]()
         return value
+
+    def distances_to(self, weights: Tensor) -> Tensor:
+        """‖v_i − Σ_j λ_j v_j‖ for every i."""
+        inner = self.times(weights)
+        return (self.squared_norms - 2 * inner + weights @ inner).clamp(min=0).sqrt()
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,14 @@ class Aggregator:
     rung: ClassVar[Rung]
     assumes: ClassVar[str] = ""
     linear: ClassVar[bool] = True
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """What it needs beside messages, losses and counts: names of ``Access``."""
+        return ()
+
+    def check(self, n: int) -> None:
+        """Raise a UserError if the rule cannot work with n clients in a round."""
 
     def init(self, n: int) -> State:
         """The state before the first round, for n clients in all."""
@@ -118,17 +139,32 @@ class CoordinateRule(Aggregator):
         return self.direction(round), state
 
 
-AGGREGATORS: dict[str, type[Aggregator]] = {}
-REFERENCES: dict[str, str] = {}
+def knows_f(f: int, n: int, most: int) -> None:
+    """0 ≤ f ≤ most."""
+    if not 0 <= f <= most:
+        raise UserError(
+            f"f = {f}: with {n} clients in a round, this rule takes f from 0 to {max(most, 0)}; set method.f"
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An aggregator of the registry; ``named``: whether it is a method of its own, without a scale."""
+
+    rule: type[Aggregator]
+    reference: str
+    named: bool
+
+
+AGGREGATORS: dict[str, Entry] = {}
 A = TypeVar("A", bound=type[Aggregator])
 
 
-def register(name: str, *, reference: str) -> Callable[[A], A]:
-    """Make an aggregator available under ``name``, as a method of its own and to compose with any scale."""
+def register(name: str, *, reference: str, named: bool = True) -> Callable[[A], A]:
+    """Make an aggregator available under ``name``: to compose with any scale and, if ``named``, as a method alone."""
 
     def add(cls: A) -> A:
-        AGGREGATORS[name] = cls
-        REFERENCES[name] = reference
+        AGGREGATORS[name] = Entry(cls, reference, named)
         return cls
 
     return add

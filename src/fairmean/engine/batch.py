@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -44,21 +44,27 @@ class Batch:
     rows: Tensor
     dynamic: Tensor | None
     key: int
-    _spans: list[Span] | None = None
+    _spans: dict[int, list[Span]] = field(default_factory=dict)
 
-    def spans(self, chunk: int, together: bool = False) -> list[Span]:
-        """Runs of whole clients of about ``chunk`` rows, a larger client alone; or all clients together."""
-        if self._spans is None:
-            n = len(self.clients)
-            self._spans, first = [], 0
+    def spans(self, chunk: int) -> list[Span]:
+        """Runs of whole clients of about ``chunk`` rows; a larger client is alone, in parts."""
+        if chunk not in self._spans:
+            n, first = len(self.clients), 0
+            spans = []
             while first < n:
                 last = int(self.offsets.searchsorted(self.offsets[first] + chunk, side="right")) - 1
-                last = n if together else min(max(last, first + 1), n)
-                self._spans.append(self._span(first, last, chunk))
+                last = min(max(last, first + 1), n)
+                spans.append(self.span(first, last, chunk))
                 first = last
-        return self._spans
+            self._spans[chunk] = spans
+        return self._spans[chunk]
 
-    def _span(self, first: int, last: int, chunk: int) -> Span:
+    @property
+    def whole(self) -> Span:
+        """All clients together, in one part."""
+        return self.span(0, len(self.clients), len(self.x))
+
+    def span(self, first: int, last: int, chunk: int) -> Span:
         rows = self.part(first, last)
         parts = [slice(a, min(a + chunk, rows.stop)) for a in range(rows.start, rows.stop, chunk)]
         sizes = np.diff(self.offsets[first : last + 1])

@@ -8,74 +8,104 @@ import torch
 from torch import Tensor
 
 from fairmean.aggregators import Rung, State
-from fairmean.engine.batch import Batch
-from fairmean.engine.losses import client_means, entropy, sample_losses
+from fairmean.engine.batch import Batch, Span
+from fairmean.engine.capture import Capture
+from fairmean.engine.losses import client_losses, client_means, entropy, row_coefficients, sample_losses
 from fairmean.engine.net import Net
-from fairmean.methods import Method, Outcome
+from fairmean.rounds import Access, Method, Outcome
 
 
-def client_gradient(net: Net, batch: Batch, k: int, chunk: int, out: Tensor) -> tuple[Tensor, Tensor]:
-    """∇f_k at the net's parameters, added into ``out``; returns the client's loss and mean predictive entropy."""
-    net.aim(out)
-    span = batch.part(k, k + 1)
-    m = span.stop - span.start
-    loss = torch.zeros((), dtype=torch.float64, device=out.device)
-    uncertainty = torch.zeros_like(loss)
-    for a in range(span.start, span.stop, chunk):
-        losses, logits = sample_losses(net, batch, slice(a, min(a + chunk, span.stop)))
-        losses.backward(torch.full_like(losses, 1 / m))  # type: ignore[no-untyped-call]
-        loss += losses.detach().double().sum()
-        uncertainty += entropy(logits).double().sum()
+def client_gradients(
+    net: Net, batch: Batch, chunk: int, tilt: float, capture: Capture | None, out: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Every client's gradient into the rows of ``out``; returns losses and mean predictive entropies.
+
+    With ``capture``, clients share forward and backward passes; without, each client has its own.
+    """
+    out.zero_()
+    losses, entropies = [], []
+    for span in batch.spans(chunk if capture else 1):
+        spread = _together if capture and len(span.parts) == 1 else _one_by_one
+        f, h = spread(net, batch, span, chunk, tilt, capture, out[span.clients])
+        losses.append(f)
+        entropies.append(h)
+    return torch.cat(losses), torch.cat(entropies)
+
+
+def _together(
+    net: Net, batch: Batch, span: Span, chunk: int, tilt: float, capture: Capture | None, out: Tensor
+) -> tuple[Tensor, Tensor]:
+    assert capture is not None
+    with capture.recording():
+        values, logits = sample_losses(net, batch, span.parts[0])
+        f, share = client_losses(values, span, tilt)
+        rows = row_coefficients(torch.ones_like(f), share, span, values.dtype)
+        bounds = (batch.offsets[span.clients.start : span.clients.stop + 1] - span.start).tolist()
+        capture.gradients(values, rows, bounds, out)
+    return f, client_means(entropy(logits), span)
+
+
+def _one_by_one(
+    net: Net, batch: Batch, span: Span, chunk: int, tilt: float, capture: Capture | None, out: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The span's one client, in parts of ``chunk`` rows."""
+    parts = [
+        slice(a, min(a + chunk, span.start + span.count)) for a in range(span.start, span.start + span.count, chunk)
+    ]
+    pieces = [sample_losses(net, batch, part) for part in parts]
+    f, share = client_losses(torch.cat([values for values, _ in pieces]), span, tilt)
+    rows = row_coefficients(torch.ones_like(f), share, span, out.dtype)
+    net.aim(out[0])
+    for part, (values, _) in zip(parts, pieces, strict=True):
+        values.backward(rows[part.start - span.start : part.stop - span.start])  # type: ignore[no-untyped-call]
     net.forget()
-    return loss / m, uncertainty / m
-
-
-def client_gradients(net: Net, batch: Batch, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(G, losses, entropies): the n×d matrix of gradients, client after client."""
-    gradients = net.flat.new_zeros(len(batch.clients), len(net.flat))
-    stats = [client_gradient(net, batch, k, chunk, gradients[k]) for k in range(len(batch.clients))]
-    losses, entropies = (torch.stack(column) for column in zip(*stats, strict=True))
-    return gradients, losses, entropies
+    return f, client_means(torch.cat([entropy(logits) for _, logits in pieces]), span)
 
 
 def local_round(
-    net: Net, steps: list[Batch], method: Method, lr: float, local_lr: float, state: State, chunk: int
+    net: Net,
+    steps: list[Batch],
+    method: Method,
+    lr: float,
+    local_lr: float,
+    state: State,
+    chunk: int,
+    access: Access,
 ) -> tuple[Tensor, Outcome]:
     """Every client takes several steps from w; its message is the pseudo-gradient (w − w_k)/local_lr.
 
     The loss that decides scales and weights is the one at the broadcast w, on the batch of the first step. Rules that
     need only losses see one client's update at a time: no n×d matrix is kept.
     """
-    first, w = steps[0], net.flat.clone()
+    first, w, tilt = steps[0], net.flat.clone(), method.scale.tilt
     n = len(first.clients)
     known: dict[str, Any] = {"clients": first.ids, "lr": lr, "state": state}
+    losses, entropies = broadcast_statistics(net, first, chunk, tilt)
     if method.rung <= Rung.LOSSES:
-        losses, entropies = broadcast_statistics(net, first, chunk)
         coefficients, state = method.coefficients(losses, first.sizes, entropies, **known)
         direction = torch.zeros_like(w)
         for k, c in enumerate(coefficients.tolist()):
-            direction.add_(_local_update(net, steps, k, w, local_lr, chunk), alpha=c)
+            direction.add_(_local_update(net, steps, k, w, local_lr, chunk, tilt), alpha=c)
         return losses, Outcome(direction, coefficients, state)
-    gradients = torch.stack([_local_update(net, steps, k, w, local_lr, chunk) for k in range(n)])
-    losses, entropies = broadcast_statistics(net, first, chunk)
-    return losses, method.combine(gradients, losses, first.sizes, entropies, layers=net.layers, **known)
+    gradients = torch.stack([_local_update(net, steps, k, w, local_lr, chunk, tilt) for k in range(n)])
+    return losses, method.combine(gradients, losses, first.sizes, entropies, access=access, owned=True, **known)
 
 
-def broadcast_statistics(net: Net, batch: Batch, chunk: int) -> tuple[Tensor, Tensor]:
+def broadcast_statistics(net: Net, batch: Batch, chunk: int, tilt: float = 0.0) -> tuple[Tensor, Tensor]:
     """Each client's loss and mean predictive entropy at the net's parameters, by forward passes alone."""
     with torch.no_grad():
         parts = [slice(a, min(a + chunk, len(batch.x))) for a in range(0, len(batch.x), chunk)]
         pieces = [(losses, entropy(logits)) for losses, logits in (sample_losses(net, batch, part) for part in parts)]
-    losses, entropies = (client_means(torch.cat(column), batch.lengths) for column in zip(*pieces, strict=True))
-    return losses, entropies
+    losses, entropies = (torch.cat(column) for column in zip(*pieces, strict=True))
+    return client_losses(losses, batch.whole, tilt)[0], client_means(entropies, batch.whole)
 
 
-def _local_update(net: Net, steps: list[Batch], k: int, w: Tensor, local_lr: float, chunk: int) -> Tensor:
+def _local_update(net: Net, steps: list[Batch], k: int, w: Tensor, local_lr: float, chunk: int, tilt: float) -> Tensor:
     """(w − w_k)/local_lr; the net is at w again afterwards."""
-    gradient = torch.empty_like(w)
+    gradient = torch.empty(1, len(w), dtype=w.dtype, device=w.device)
     for batch in steps:
-        client_gradient(net, batch, k, chunk, gradient.zero_())
-        net.flat.add_(gradient, alpha=-local_lr)
+        _one_by_one(net, batch, batch.span(k, k + 1, chunk), chunk, tilt, None, gradient.zero_())
+        net.flat.add_(gradient[0], alpha=-local_lr)
     update = (w - net.flat) / local_lr
     net.flat.copy_(w)
     return update

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fairmean.aggregators import Round, Rung, State
 from fairmean.engine.batch import Batch, Span
-from fairmean.engine.losses import client_means, entropy, sample_losses
+from fairmean.engine.losses import client_losses, client_means, entropy, row_coefficients, sample_losses
 from fairmean.engine.net import Net
-from fairmean.methods import Method, Outcome
+from fairmean.rounds import Method, Outcome
 
 
 def fused_round(
@@ -24,23 +24,23 @@ def fused_round(
     """(losses, outcome); the direction is left as the net's gradient, and None in the outcome."""
     net.forget()
     if method.rung >= Rung.LOSSES:
-        (span,) = batch.spans(chunk, together=True)
-        losses, entropies, graphs = _forward(net, batch, span, method, span.count <= keep)
+        span = batch.span(0, len(batch.clients), chunk)
+        losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
         coefficients, state = method.coefficients(losses, batch.sizes, entropies, clients=batch.ids, lr=lr, state=state)
-        _backward(net, batch, span, coefficients, graphs)
+        _backward(net, batch, span, coefficients, share, graphs)
         return losses, Outcome(None, coefficients, state)
 
     weights, state = method.aggregator(Round(sizes=batch.sizes, clients=batch.ids, lr=lr), state)
     each_losses, each_scaled = [], []
     for span in batch.spans(chunk):
-        losses, entropies, graphs = _forward(net, batch, span, method, span.count <= keep)
+        losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
         scaled = weights[span.clients] * method.scale(losses, entropies)
-        _backward(net, batch, span, scaled, graphs)
+        _backward(net, batch, span, scaled, share, graphs)
         each_losses.append(losses)
         each_scaled.append(scaled)
     losses, coefficients = _cat(each_losses), _cat(each_scaled)
     if method.scale.normalised:
-        factor = weights.sum() / coefficients.sum()
+        factor = torch.where(coefficients.sum() == 0, 0.0, weights.sum() / coefficients.sum())
         coefficients = coefficients * factor
         net.scale_gradient(factor)
     return losses, Outcome(None, coefficients, state)
@@ -48,8 +48,8 @@ def fused_round(
 
 def _forward(
     net: Net, batch: Batch, span: Span, method: Method, keep: bool
-) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-    """Losses and, where the method asks for it, entropies of the span's clients; and the graphs, if they are kept."""
+) -> tuple[Tensor, Tensor | None, Tensor | None, list[Tensor]]:
+    """Losses of the span's clients, their entropies if asked for, samples' shares if unequal, graphs if kept."""
     graphs, uncertainties = [], []
     with torch.set_grad_enabled(keep):
         for part in span.parts:
@@ -57,21 +57,19 @@ def _forward(
             graphs.append(loss)
             if method.needs_entropy:
                 uncertainties.append(entropy(logits))
-    losses = client_means(_cat(graphs), span.lengths, span.equal)
-    entropies = client_means(_cat(uncertainties), span.lengths, span.equal) if method.needs_entropy else None
-    return losses, entropies, graphs if keep else []
+    losses, share = client_losses(_cat(graphs), span, method.scale.tilt)
+    entropies = client_means(_cat(uncertainties), span) if method.needs_entropy else None
+    return losses, entropies, share, graphs if keep else []
 
 
-def _backward(net: Net, batch: Batch, span: Span, coefficients: Tensor, graphs: list[Tensor]) -> None:
+def _backward(
+    net: Net, batch: Batch, span: Span, coefficients: Tensor, share: Tensor | None, graphs: list[Tensor]
+) -> None:
     """Add Σ c_i ∇f_i over the span's clients to the net's gradient, last part first."""
-    each = (coefficients / span.lengths).to(net.flat.dtype)
-    if span.equal:
-        per_row = each[:, None].expand(-1, span.equal).reshape(-1)
-    else:
-        per_row = torch.repeat_interleave(each, span.lengths, output_size=span.count)
+    rows = row_coefficients(coefficients, share, span, net.flat.dtype)
     for part in reversed(span.parts):
         loss = graphs.pop() if graphs else sample_losses(net, batch, part)[0]
-        loss.backward(per_row[part.start - span.start : part.stop - span.start])  # type: ignore[no-untyped-call]
+        loss.backward(rows[part.start - span.start : part.stop - span.start])  # type: ignore[no-untyped-call]
 
 
 def _cat(tensors: list[Tensor]) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairmean.engine.batch import Batch
+from fairmean.engine.batch import Batch, Span
 from fairmean.engine.net import Net
 
 
@@ -28,9 +28,44 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(1)
 
 
-def client_means(values: Tensor, lengths: Tensor, equal: int = 0) -> Tensor:
-    """Mean per client of values sorted by client, in float64; ``equal`` is the common length, if there is one."""
-    values = values.detach().double()
-    if equal:
-        return values.view(-1, equal).mean(1)
-    return torch.segment_reduce(values, "sum", lengths=lengths, unsafe=True) / lengths
+def client_sums(values: Tensor, span: Span) -> Tensor:
+    """Sum per client of values sorted by client."""
+    if span.equal:
+        return values.view(-1, span.equal).sum(1)
+    return torch.segment_reduce(values, "sum", lengths=span.lengths, unsafe=True)
+
+
+def client_means(values: Tensor, span: Span) -> Tensor:
+    """Mean per client, in float64."""
+    return client_sums(values.detach().double(), span) / span.lengths
+
+
+def per_row(values: Tensor, span: Span) -> Tensor:
+    """One value per client, repeated for each of its samples."""
+    if span.equal:
+        return values[:, None].expand(-1, span.equal).reshape(-1)
+    return torch.repeat_interleave(values, span.lengths, output_size=span.count)
+
+
+def client_losses(values: Tensor, span: Span, tilt: float) -> tuple[Tensor, Tensor | None]:
+    """Each client's loss, and the share of each sample in its gradient (None: all of a client's equal).
+
+    R_i = (1/t) log mean exp(t ℓ), shares softmax(t ℓ) within the client; t = 0: the mean.
+    """
+    if tilt == 0:
+        return client_means(values, span), None
+    tilted = tilt * values.detach().double()
+    if span.equal:
+        top = tilted.view(-1, span.equal).max(1).values
+    else:
+        top = torch.segment_reduce(tilted, "max", lengths=span.lengths, unsafe=True)
+    powers = torch.exp(tilted - per_row(top, span))
+    sums = client_sums(powers, span)
+    return (top + torch.log(sums / span.lengths)) / tilt, powers / per_row(sums, span)
+
+
+def row_coefficients(coefficients: Tensor, share: Tensor | None, span: Span, dtype: torch.dtype) -> Tensor:
+    """c_i times the sample's share in its client's gradient, for every sample."""
+    if share is None:
+        return per_row((coefficients / span.lengths).to(dtype), span)
+    return (per_row(coefficients, span) * share).to(dtype)

@@ -44,20 +44,31 @@ class Net:
         for parameter, view in zip(parameters, self.views(self.flat), strict=True):
             view.copy_(parameter.data)
             parameter.data = view
+        self._owners = [name.rpartition(".")[0] for name, _ in model.named_parameters()]
         self.layers = self._layer_slices()
         self._dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
         self.random = bool(self._dropouts)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """A flat vector as tensors shaped like the parameters."""
-        result = []
-        for parameter, part in zip(self._parameters, self._slices, strict=True):
-            if self.channels_last and parameter.dim() == 4:
-                o, i, h, w = parameter.shape
-                result.append(flat[part].view(o, h, w, i).permute(0, 3, 1, 2))
-            else:
-                result.append(flat[part].view(parameter.shape))
-        return result
+        return [self.view(flat, i) for i in range(len(self._parameters))]
+
+    def view(self, flat: Tensor, i: int) -> Tensor:
+        """The i-th parameter's part of a flat vector, shaped like it."""
+        shape, part = self._parameters[i].shape, flat[self._slices[i]]
+        if self.channels_last and len(shape) == 4:
+            o, c, h, w = shape
+            return part.view(o, h, w, c).permute(0, 3, 1, 2)
+        return part.view(shape)
+
+    def output_rows(self, messages: Tensor) -> Tensor:
+        """The output layer's part of messages n×d, one row per class with its bias: n×K×p."""
+        last = [i for i, name in enumerate(self._owners) if name == self._owners[-1]]
+        parts = []
+        for i in last:
+            shape = self._parameters[i].shape
+            parts.append(messages[:, self._slices[i]].reshape(len(messages), shape[0], -1))
+        return torch.cat(parts, 2)
 
     def aim(self, grad: Tensor) -> None:
         """Let backward passes add into this flat vector, until ``forget``."""
@@ -122,8 +133,7 @@ class Net:
         return Chunk(max(16, min(room // per_sample, most)), per_sample)
 
     def _layer_slices(self) -> tuple[slice, ...]:
-        names = [name.rpartition(".")[0] for name, _ in self.model.named_parameters()]
         spans: dict[str, list[slice]] = {}
-        for name, part in zip(names, self._slices, strict=True):
+        for name, part in zip(self._owners, self._slices, strict=True):
             spans.setdefault(name, []).append(part)
         return tuple(slice(parts[0].start, parts[-1].stop) for parts in spans.values())

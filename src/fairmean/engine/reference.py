@@ -5,6 +5,7 @@ Every fast path is tested equal to this one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,11 +16,11 @@ from torch.func import functional_call
 from fairmean.aggregators import State
 from fairmean.engine.batch import Batch
 from fairmean.engine.net import Net
-from fairmean.methods import Method, Outcome
+from fairmean.rounds import Access, Method, Outcome
 
 
 def reference_round(
-    net: Net, steps: Sequence[Batch], method: Method, lr: float, local_lr: float, state: State
+    net: Net, steps: Sequence[Batch], method: Method, lr: float, local_lr: float, state: State, access: Access
 ) -> tuple[Tensor, Outcome]:
     """(losses, outcome) of one round; ``steps`` holds one batch per local step."""
     w = net.flat.clone()
@@ -35,7 +36,9 @@ def reference_round(
             y = batch.y[rows]
             if batch.dynamic is not None:
                 y = torch.where(batch.dynamic[rows], logits.detach().argmin(1), y)
-            loss = F.cross_entropy(logits, y)
+            losses_k = F.cross_entropy(logits, y, reduction="none")
+            t = method.scale.tilt
+            loss = losses_k.mean() if t == 0 else (torch.logsumexp(t * losses_k, 0) - math.log(len(y))) / t
             gradient = torch.empty_like(w_k)
             for view, part in zip(net.views(gradient), torch.autograd.grad(loss, parameters), strict=True):
                 view.copy_(part)
@@ -58,6 +61,6 @@ def reference_round(
         clients=first.ids,
         lr=lr,
         state=state,
-        layers=net.layers,
+        access=access,
     )
     return torch.stack(losses), outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -13,14 +14,17 @@ from torch import Tensor, nn
 
 from fairmean.aggregators import Rung, State
 from fairmean.engine.batch import Batch, Feeder
+from fairmean.engine.capture import Capture
 from fairmean.engine.clientwise import broadcast_statistics, client_gradients, local_round
 from fairmean.engine.evaluation import Evaluator
 from fairmean.engine.fused import fused_round
 from fairmean.engine.net import Net
+from fairmean.engine.reach import Reach
 from fairmean.engine.reference import reference_round
+from fairmean.errors import UserError
 from fairmean.federation import Federation
-from fairmean.methods import Method, Outcome
 from fairmean.randomness import generator
+from fairmean.rounds import Method, Outcome
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,13 @@ class Step(NamedTuple):
     weights: Tensor | None
 
 
+def _memory(device: torch.device) -> int:
+    """Bytes in all."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 class Simulator:
     """A federation in training. ``step(t)`` is round t; a round depends on (w, state, t) and the seed alone."""
 
@@ -78,6 +89,10 @@ class Simulator:
         auto = self.net.chunk_rows(self.federation.x)
         self._chunk = chunk or auto.rows
         self._keep = max(self._chunk, int(memory * 2**30 / auto.bytes_per_row))
+        self._reach = Reach(self.net, self.federation, self._chunk, method.scale.tilt)
+        self._access = self._reach.access()
+        method.check(len(self.participants(0)), self._access)
+        self._gradients, self._capture = self._matrix()
         self._evaluate = Evaluator(self.federation, self.net, self._chunk)
 
     @property
@@ -98,6 +113,7 @@ class Simulator:
         clients, lr = self.participants(t), self.training.step_size(t)
         k = self.training.local_steps
         steps = [self._feed(t * k + j, clients) for j in range(k)]
+        self._reach.batch = steps[0]
         losses, outcome = self._round(steps, lr)
         if outcome.direction is None:
             self.net.descend(lr)
@@ -109,24 +125,36 @@ class Simulator:
     def _round(self, steps: list[Batch], lr: float) -> tuple[Tensor, Outcome]:
         method, local_lr = self.method, self.training.local_lr or lr
         if self.engine == "reference":
-            return reference_round(self.net, steps, method, lr, local_lr, self.state)
+            return reference_round(self.net, steps, method, lr, local_lr, self.state, self._access)
         if len(steps) > 1:
-            return local_round(self.net, steps, method, lr, local_lr, self.state, self._chunk)
+            return local_round(self.net, steps, method, lr, local_lr, self.state, self._chunk, self._access)
         if method.rung <= Rung.LOSSES:
             return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep)
-        gradients, losses, entropies = client_gradients(self.net, steps[0], self._chunk)
-        known: dict[str, Any] = {
-            "clients": steps[0].ids,
-            "lr": lr,
-            "state": self.state,
-            "layers": self.net.layers,
-        }
-        return losses, method.combine(gradients, losses, steps[0].sizes, entropies, **known)
+        assert self._gradients is not None
+        losses, entropies = client_gradients(
+            self.net, steps[0], self._chunk, method.scale.tilt, self._capture, self._gradients
+        )
+        known: dict[str, Any] = {"clients": steps[0].ids, "lr": lr, "state": self.state, "access": self._access}
+        return losses, method.combine(self._gradients, losses, steps[0].sizes, entropies, owned=True, **known)
+
+    def _matrix(self) -> tuple[Tensor | None, Capture | None]:
+        """Room for the n×d gradients, kept for the whole run, where the method looks at them; and how to get them."""
+        if self.method.rung <= Rung.LOSSES:
+            return None, None
+        n, d = len(self.participants(0)), len(self.w)
+        need, have = n * d * self.w.element_size(), _memory(self.w.device)
+        if need > 0.7 * have:
+            raise UserError(
+                f"{self.method.name} looks at every client's gradient: {n:,} × {d:,} numbers are "
+                f"{need / 2**30:.0f} GiB of {have / 2**30:.0f}; use fewer clients per round (train.participation)"
+            )
+        capture = Capture(self.net)
+        return self.w.new_empty(n, d), capture if capture.fits(self.federation.x) else None
 
     def losses(self, t: int) -> Tensor:
         """The losses of the clients of round t at the current model, without a step."""
         batch = self._feed(t * self.training.local_steps, self.participants(t))
-        return broadcast_statistics(self.net, batch, self._chunk)[0]
+        return broadcast_statistics(self.net, batch, self._chunk, self.method.scale.tilt)[0]
 
     def evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Per client, in percent: accuracy on clean test labels, and on the labels as the client itself sees them."""

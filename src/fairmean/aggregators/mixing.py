@@ -1,0 +1,80 @@
+"""Before aggregating: messages replaced by combinations of messages. Each is a matrix W from the Gram matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from fairmean.aggregators.base import knows_f
+from fairmean.aggregators.clipping import check_radius
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """v' = W v, W from the inner products of the messages alone."""
+
+    assumes: ClassVar[str] = ""
+
+    def check(self, n: int) -> None:
+        """Raise if n clients are too few."""
+
+    def matrix(self, gram: Tensor) -> Tensor:
+        """W (n×n)."""
+        raise NotImplementedError
+
+
+MIXINGS: dict[str, type[Mixing]] = {}
+X = TypeVar("X", bound=type[Mixing])
+
+
+def register_mixing(name: str) -> Callable[[X], X]:
+    """Make a pre-aggregation available under ``name``."""
+
+    def add(cls: X) -> X:
+        MIXINGS[name] = cls
+        return cls
+
+    return add
+
+
+def squared_distances(gram: Tensor) -> Tensor:
+    """‖v_i − v_j‖² from inner products."""
+    norms = gram.diagonal()
+    return (norms[:, None] + norms[None] - 2 * gram).clamp(min=0).fill_diagonal_(0)
+
+
+@register_mixing("nnm")
+@dataclass(frozen=True)
+class NearestNeighbourMixing(Mixing):
+    """v'_i = mean of the n − f messages nearest to v_i, itself included (Allouah et al. 2023)."""
+
+    f: int = 2
+    assumes: ClassVar[str] = "knows f"
+
+    def check(self, n: int) -> None:
+        knows_f(self.f, n, n - 1)
+
+    def matrix(self, gram: Tensor) -> Tensor:
+        n = len(gram)
+        distances = squared_distances(gram).fill_diagonal_(-1)  # itself first, whatever the rounding
+        nearest = distances.sort(dim=1, stable=True).indices[:, : n - self.f]
+        return torch.zeros_like(gram).scatter_(1, nearest, 1 / (n - self.f))
+
+
+@register_mixing("clip")
+@dataclass(frozen=True)
+class NormClipping(Mixing):
+    """v'_i = v_i min(1, r/‖v_i‖)."""
+
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_radius(self.radius)
+
+    def matrix(self, gram: Tensor) -> Tensor:
+        norms = gram.diagonal().clamp(min=0).sqrt()
+        return torch.diag((self.radius / norms.clamp(min=1e-300)).clamp(max=1))

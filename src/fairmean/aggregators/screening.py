@@ -1,0 +1,91 @@
+"""Leave out the messages that stand out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fairmean.aggregators.base import GramRule, Round, knows_f, register
+
+
+def uniform(kept: Tensor) -> Tensor:
+    """Equal weights on the kept clients."""
+    return kept.double() / kept.sum()
+
+
+@register("norm-screening", reference="Zhou et al. 2023 (H-nobs)", named=False)
+@dataclass(frozen=True)
+class NormScreening(GramRule):
+    """Mean of the n − f messages of smallest norm."""
+
+    f: int = 2
+    assumes: ClassVar[str] = "knows f"
+
+    def check(self, n: int) -> None:
+        knows_f(self.f, n, n - 1)
+
+    def weights(self, round: Round) -> Tensor:
+        n = len(round.sizes)
+        kept = torch.zeros(n, dtype=torch.bool, device=round.sizes.device)
+        kept[round.squared_norms.argsort(stable=True)[: n - self.f]] = True
+        return uniform(kept)
+
+
+@register("faba", reference="Xia et al. 2019")
+@dataclass(frozen=True)
+class FABA(GramRule):
+    """f times: remove the message farthest from the mean of those left; mean of the rest."""
+
+    f: int = 2
+    assumes: ClassVar[str] = "knows f"
+
+    def check(self, n: int) -> None:
+        knows_f(self.f, n, n - 1)
+
+    def weights(self, round: Round) -> Tensor:
+        kept = torch.ones(len(round.sizes), dtype=torch.bool, device=round.sizes.device)
+        to_sum = round.times(kept.double()) if self.f else None  # v_i · Σ_{kept} v_j
+        for _ in range(self.f):
+            assert to_sum is not None
+            far = (round.squared_norms - 2 * to_sum / kept.sum()).masked_fill(~kept, -torch.inf).argmax()
+            kept[far] = False
+            to_sum = to_sum - round.times(torch.nn.functional.one_hot(far, len(kept)).double())
+        return uniform(kept)
+
+
+def krum_scores(distances: Tensor, f: int) -> Tensor:
+    """Mean squared distance of each message to its n − f − 1 nearest others."""
+    n = len(distances)
+    others = distances.clone().fill_diagonal_(torch.inf)
+    return others.sort(dim=1).values[:, : max(n - f - 1, 0)].mean(1).nan_to_num(0.0)
+
+
+@register("krum", reference="Blanchard et al. 2017")
+@dataclass(frozen=True)
+class Krum(GramRule):
+    """The one message with the least mean squared distance to its n − f − 1 nearest others."""
+
+    f: int = 2
+    assumes: ClassVar[str] = "knows f"
+
+    def check(self, n: int) -> None:
+        knows_f(self.f, n, (n - 1) // 2)
+
+    def weights(self, round: Round) -> Tensor:
+        best = krum_scores(round.squared_distances, self.f).argmin()
+        return torch.nn.functional.one_hot(best, len(round.sizes)).double()
+
+
+@register("multi-krum", reference="Blanchard et al. 2017")
+@dataclass(frozen=True)
+class MultiKrum(Krum):
+    """Mean of the n − f messages with the best Krum scores."""
+
+    def weights(self, round: Round) -> Tensor:
+        n = len(round.sizes)
+        kept = torch.zeros(n, dtype=torch.bool, device=round.sizes.device)
+        kept[krum_scores(round.squared_distances, self.f).argsort(stable=True)[: n - self.f]] = True
+        return uniform(kept)

@@ -1,0 +1,110 @@
+"""Gradients of every client from one pass: a layer's inputs and output gradients are enough.
+
+For y = W x + b, the gradient of Σ_s c_s ℓ_s with respect to W is Σ_s δ_s x_sᵀ with δ_s = c_s ∂ℓ_s/∂y_s. So one forward
+and one backward to the layers' outputs give every client's gradient as a product of its own rows, at the cost of plain
+training. For models of Linear and Conv2d layers, each used once; whether that fits is tried on the model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fairmean.engine.net import Net
+
+
+class Capture:
+    """Records inputs and outputs of the layers during a forward pass."""
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self._layers = [m for m in net.model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+        self._seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        self._twice = False
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether this model's gradients can be had so: compared with autograd on two samples."""
+        owned = {id(p) for layer in self._layers for p in layer.parameters()}
+        if {id(p) for p in self._net.model.parameters()} != owned:
+            return False
+        sample = self._net.layout(
+            x[:1].expand(2, *x.shape[1:]) + torch.tensor([0.0, 1.0]).view(-1, *[1] * (x.dim() - 1)).to(x)
+        )
+        rows = torch.arange(2, device=x.device)
+        with self.recording():
+            value = self._net.logits(sample, rows, 0).square().sum(1)
+            if self._twice or len(self._seen) != len(self._layers):
+                return False
+            got = torch.zeros(2, len(self._net.flat), device=x.device, dtype=self._net.flat.dtype)
+            try:
+                self.gradients(value, torch.ones_like(value), [0, 1, 2], got)
+            except (RuntimeError, ValueError):
+                return False
+        for k in range(2):
+            expected = torch.zeros_like(got[k])
+            self._net.aim(expected)
+            self._net.logits(sample[k : k + 1], rows[k : k + 1], 0).square().sum().backward()  # type: ignore[no-untyped-call]
+            self._net.forget()
+            if not torch.allclose(got[k], expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max())):
+                return False
+        return True
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Forward passes inside are recorded; the last one counts."""
+
+        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            self._twice |= layer in self._seen
+            self._seen[layer] = (inputs[0].detach(), output)
+
+        handles = [layer.register_forward_hook(hook) for layer in self._layers]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._seen.clear()
+
+    def forget(self) -> None:
+        """Make room for the next forward pass."""
+        self._seen.clear()
+
+    def gradients(self, losses: Tensor, per_row: Tensor, bounds: list[int], out: Tensor) -> None:
+        """Add to ``out[k]`` the gradient of Σ per_row·losses over rows ``bounds[k]:bounds[k+1]`` of the last pass."""
+        layers = list(self._seen)
+        outputs = [self._seen[layer][1] for layer in layers]
+        deltas = torch.autograd.grad(losses, outputs, per_row)
+        for layer, delta in zip(layers, deltas, strict=True):
+            x = self._seen[layer][0]
+            write = _linear if isinstance(layer, nn.Linear) else _convolution
+            views = {id(p): i for i, p in enumerate(self._net.model.parameters())}
+            for k in range(len(bounds) - 1):
+                rows = slice(bounds[k], bounds[k + 1])
+                targets = self._net.view(out[k], views[id(layer.weight)])
+                bias = None if layer.bias is None else self._net.view(out[k], views[id(layer.bias)])
+                write(layer, x[rows], delta[rows], targets, bias)
+
+
+def _linear(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    if x.dim() != 2:
+        raise ValueError("a Linear layer on more than rows of features")
+    weight.addmm_(delta.T, x)
+    if bias is not None:
+        bias.add_(delta.sum(0))
+
+
+def _convolution(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        raise ValueError("a convolution with another padding")
+    sizes = [len(layer.bias)] if layer.bias is not None else [0]
+    _, of_weight, of_bias = torch.ops.aten.convolution_backward(
+        delta, x, layer.weight.detach(), sizes, layer.stride, layer.padding, layer.dilation, False, [0, 0],
+        layer.groups, [False, True, layer.bias is not None],
+    )  # fmt: skip
+    weight.add_(of_weight)
+    if bias is not None:
+        bias.add_(of_bias)

@@ -1,0 +1,154 @@
+"""A method, and what it makes of one round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairmean.aggregators import Aggregator, Mixing, Round, Rung, State
+from fairmean.errors import UserError
+from fairmean.hyper import hyper_parameters
+from fairmean.products import Products, messages_of, pull
+from fairmean.scales import Scale
+
+
+class Outcome(NamedTuple):
+    """A round's result: the direction d, the weight each g_i got in it (None when not a weighted sum), the state.
+
+    The engine's fused pass leaves the direction in the model's gradients; it is None here then.
+    """
+
+    direction: Tensor | None
+    weights: Tensor | None
+    state: State
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a rule beyond the losses can reach of the round; the engine fills it in, or a caller of ``aggregate``.
+
+    ``trial(direction, step)``: every client's loss at w − step·direction. ``trust(direction, step)``: the loss there on
+    clean data of the server. ``output``: the output layer's rows of every message, n×K×p.
+    """
+
+    layers: tuple[slice, ...] = ()
+    output: Callable[[Tensor], Tensor] | None = None
+    trial: Callable[[Tensor, float], Tensor] | None = None
+    trust: Callable[[Tensor | None, float], Tensor] | None = None
+
+
+NO_ACCESS = Access()
+
+
+@dataclass(frozen=True)
+class Method:
+    """v_i = scale(stats_i) g_i;  v' = W v by the pre-aggregations;  d = aggregator(v'_1 … v'_n)."""
+
+    name: str
+    scale: Scale
+    aggregator: Aggregator
+    pre: tuple[Mixing, ...] = ()
+
+    @property
+    def rung(self) -> Rung:
+        """What the server must see."""
+        return max(self.aggregator.rung, Rung.GRAM) if self.pre else self.aggregator.rung
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether clients must report their mean predictive entropy to themselves."""
+        return self.scale.needs_entropy
+
+    @property
+    def hyper(self) -> dict[str, Any]:
+        """All hyper-parameters, of scale, pre-aggregations and aggregator."""
+        return merged(hyper_parameters(part) for part in (self.scale, *self.pre, self.aggregator))
+
+    def check(self, n: int, access: Access) -> None:
+        """Raise a UserError if the method cannot work with n clients in a round, or misses something it needs."""
+        for mixing in self.pre:
+            mixing.check(n)
+        self.aggregator.check(n)
+        for name in self.aggregator.requires:
+            if not getattr(access, name):
+                raise UserError(f"{self.name} needs more than gradients: pass access=fairmean.Access({name}=…)")
+
+    def coefficients(
+        self,
+        losses: Tensor,
+        sizes: Tensor,
+        entropies: Tensor | None = None,
+        *,
+        clients: Tensor,
+        lr: float,
+        state: State,
+    ) -> tuple[Tensor, State]:
+        """c with d = Σ c_i g_i, from losses and counts alone: for rules on the first two rungs."""
+        scales = self.scale(losses, entropies)
+        round = Round(sizes=sizes, clients=clients, lr=lr)
+        if self.rung >= Rung.LOSSES:
+            round.losses = losses
+        weights, state = self.aggregator(round, state)
+        return self._normalised(weights * scales, weights), state
+
+    def combine(
+        self,
+        gradients: Tensor,
+        losses: Tensor,
+        sizes: Tensor,
+        entropies: Tensor | None = None,
+        *,
+        clients: Tensor,
+        lr: float,
+        state: State,
+        access: Access = NO_ACCESS,
+        owned: bool = False,
+    ) -> Outcome:
+        """The direction from the n×d matrix of gradients, for a rule on any rung.
+
+        ``owned``: the caller no longer needs the gradients, so they may be scaled in place.
+        """
+        if self.rung <= Rung.LOSSES:
+            weights, state = self.coefficients(losses, sizes, entropies, clients=clients, lr=lr, state=state)
+            return Outcome(pull(gradients, weights), weights, state)
+        scales = self.scale(losses, entropies)
+        products = Products(gradients, scales)
+        mix = products.mix(self.pre)
+        round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
+
+        def scaled(weights: Tensor) -> Tensor:
+            """Weights on the rule's messages as weights on the gradients."""
+            return (weights if mix is None else weights @ mix) * scales
+
+        if self.rung >= Rung.COORDINATES:
+            round.layers = access.layers
+            round.messages = messages_of(gradients, scales, mix, owned and not self.aggregator.linear)
+            if access.output is not None:
+                round.output = access.output(round.messages)
+        if self.rung >= Rung.EXTRA:
+            if access.trial is not None:
+                trial = access.trial
+                round.trial = lambda weights, step: trial(pull(gradients, scaled(weights)), step)
+            if access.trust is not None:
+                trust = access.trust
+                round.trust = lambda w, step: trust(None if w is None else pull(gradients, scaled(w)), step)
+        result, state = self.aggregator(round, state)
+        if self.aggregator.linear:
+            weights = self._normalised(scaled(result), result)
+            return Outcome(pull(gradients, weights), weights, state)
+        return Outcome(result / scales.mean() if self.scale.normalised else result, None, state)
+
+    def _normalised(self, scaled: Tensor, weights: Tensor) -> Tensor:
+        """In the normalised form, divided by the weighted mean of s, so that the rule's own step is kept."""
+        if not self.scale.normalised:
+            return scaled
+        return torch.where(scaled.sum() == 0, 0.0, scaled * (weights.sum() / scaled.sum()))
+
+
+def merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Hyper-parameters of several parts; one that two parts share has one value."""
+    return {key: value for part in parts for key, value in part.items()}
