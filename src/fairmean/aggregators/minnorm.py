@@ -44,7 +44,8 @@ class FedMGDAPlus(GramRule):
 class AdaFed(GramRule):
     """d = Vᵀ M⁻¹ φ / (φᵀ M⁻¹ φ), φ_i = |f_i|^γ: descends faster where the loss is larger, d·v_i ∝ φ_i.
 
-    The closed form of the sequential orthogonalisation; a ridge of 1e-8 tr(M)/n keeps it finite for dependent messages.
+    The closed form of the sequential orthogonalisation. A ridge of 1e-8 tr(M)/n keeps it finite for dependent messages;
+    a few refinement steps take its effect out again where M is regular.
     """
 
     gamma: float = 1.0
@@ -64,7 +65,10 @@ class AdaFed(GramRule):
         if not (size > 0 and phi.sum() > 0):
             return torch.zeros_like(phi)
         ridge = torch.eye(len(phi), dtype=M.dtype, device=M.device) * 1e-8
-        x: Tensor = torch.linalg.solve(M / size + ridge, phi)
+        factors = torch.linalg.lu_factor(M / size + ridge)
+        x = torch.zeros_like(phi)
+        for _ in range(4):
+            x = x + torch.linalg.lu_solve(*factors, (phi - M @ x / size)[:, None])[:, 0]
         top = round.losses.abs().max().clamp(min=1e-300) ** self.gamma
         return x / (phi @ x) / top * unit
 
