@@ -2,10 +2,17 @@
 
 import doctest
 import importlib
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+import torch
+
+import fairmean
+from fairmean.aggregators import AGGREGATORS
+from fairmean.cli import main
+from fairmean.plugins import load_plugins
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,10 +29,8 @@ def test_readme_python_blocks_run(tmp_path, monkeypatch):
 
 def test_readme_commands_parse(tmp_path, monkeypatch, capsys):
     """Every simulator command of the README is one that the program takes; runs are not started."""
-    from fairmean.cli import main
-
     monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^fairmean (.*?)(?:\s+#.*)?$", README, re.MULTILINE)
+    commands = re.findall(r"^fairmean ((?:run|compare|list|data|new) .*?)(?:\s+#.*)?$", README, re.MULTILINE)
     assert len(commands) >= 5
     for command in commands:
         words = command.split()
@@ -34,6 +39,54 @@ def test_readme_commands_parse(tmp_path, monkeypatch, capsys):
             words = [word for word in words if not word.startswith("data.name=")]
         if words[:2] != ["data", "get"]:
             assert main(words) == 0, command
+
+
+def test_the_methods_page_is_the_registry():
+    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "scripts" / "make_docs.py")
+    make_docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_docs)
+    assert (ROOT / "docs" / "methods.md").read_text(encoding="utf-8") == make_docs.page()
+
+
+@pytest.fixture
+def registry():
+    """Rules registered by a test are gone after it."""
+    before = dict(AGGREGATORS)
+    yield
+    AGGREGATORS.clear()
+    AGGREGATORS.update(before)
+
+
+def test_add_a_method(tmp_path, monkeypatch, registry, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
+    space: dict[str, object] = {"__name__": "add_a_method"}
+    exec(compile(block, "add-a-method.md", "exec"), space)
+    assert space["result"].methods == ["mean", "worst-half q=0.8", "fairmean+worst-half"]
+    direction = fairmean.aggregate(fairmean.method("worst-half"), torch.eye(4), torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    torch.testing.assert_close(direction, torch.tensor([0.0, 0.0, 0.5, 0.5]))
+    assert main(["list", "methods"]) == 0
+    assert "you, today" in capsys.readouterr().out
+
+
+def test_another_package_adds_a_method(tmp_path, monkeypatch, registry):
+    (tmp_path / "their_rules.py").write_text(
+        "from dataclasses import dataclass\nimport fairmean, torch\n"
+        "@fairmean.register('theirs', reference='them')\n@dataclass(frozen=True)\n"
+        "class Theirs(fairmean.SumRule):\n    'The first client alone.'\n"
+        "    def weights(self, round):\n        return torch.eye(len(round.sizes), dtype=torch.float64)[0]\n"
+    )
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fairmean.methods]\ntheirs = their_rules\nbroken = no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    load_plugins.cache_clear()
+    with pytest.warns(UserWarning, match=r"plug-in 'broken'"):
+        theirs = fairmean.method("theirs")
+    torch.testing.assert_close(fairmean.aggregate(theirs, torch.eye(3), torch.ones(3)), torch.eye(3)[0])
+    load_plugins.cache_clear()
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("name", ["transform", "methods", "study"])

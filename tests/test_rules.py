@@ -386,7 +386,8 @@ def test_bad_hyper_parameters(name, hyper):
 
 def test_the_papers_systems_are_all_there():
     assert set(named_methods()) == {
-        "mean", "fedavg", "qffl", "qffl-normalised", "fairmean", "fairmean-normalised", "fairmean-split", "drfl", "term",
+        "mean", "fedavg", "qffl", "qffl-normalised", "fairmean", "fairmean-normalised", "fairmean-split", "drfl",
+        "term",
         "term-hierarchical", "fedmgda+", "adafed", "fairmoo", "fedmdfg", "fedlf", "h-nobs", "qffl+cwtm", "cwtm", "rfa",
         "faba", "bant", "lfighter", "median", "krum", "multi-krum", "centered-clipping",
     }  # fmt: skip

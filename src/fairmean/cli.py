@@ -15,6 +15,7 @@ from fairmean.config import gather, literal, parse, to_toml
 from fairmean.data.store import folder as cache_folder
 from fairmean.errors import Busy, Diverged, UserError
 from fairmean.experiment import build_simulator, folder_of, resolve, run_config
+from fairmean.methods import named_methods
 from fairmean.progress import Live
 from fairmean.runfolder import to_json
 from fairmean.study import Comparison, compare, plan
@@ -63,7 +64,9 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--json", action="store_true", help="print the result as JSON")
         verb.add_argument("--dry-run", action="store_true", help="say what would be run, and write nothing")
         verb.add_argument("--quiet", action="store_true", help="no progress")
-    study.add_argument("--methods", metavar="A,B:key=value:key=value", help="default: mean, fedavg, qffl, fairmean, …")
+    study.add_argument(
+        "--methods", metavar="A,B:key=value:key=value", help="or all; default: mean, fedavg, qffl, fairmean, …"
+    )
     study.add_argument("--attacks", metavar="A,B:key=value", help="default: none, random_class, pairwise")
     study.add_argument("--seeds", metavar="1,2,3 or 1-5", help="each seed is a new draw of clients, labels and model")
 
@@ -123,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> None:
 def _compare(arguments: argparse.Namespace) -> None:
     source, overrides = _settings(arguments.settings)
     lists = {
-        "methods": _split(arguments.methods),
+        "methods": list(named_methods()) if arguments.methods == "all" else _split(arguments.methods),
         "attacks": _split(arguments.attacks),
         "seeds": _numbers(arguments.seeds),
     }

@@ -24,6 +24,7 @@ class Named:
     scale: str
     aggregator: str
     reference: str
+    when: str = ""
 
     @property
     def rule(self) -> type[Aggregator]:
@@ -45,20 +46,51 @@ class Named:
 
 
 PAIRS = {
-    "fairmean": Named("fairmean", "mean", "Zheng, Zhang & Liu, FairMean"),
-    "fairmean-normalised": Named("fairmean-normalised", "mean", "this project"),
-    "fairmean-split": Named("fairmean-split", "mean", "this project"),
-    "qffl": Named("qffl", "mean", "Li et al. 2020 (direct rule)"),
-    "term-hierarchical": Named("tilted", "term-counts", "Li et al. 2023"),
-    "h-nobs": Named("qffl", "norm-screening", "Zhou et al. 2023"),
-    "qffl+cwtm": Named("qffl", "cwtm", "Li et al. 2020; Yin et al. 2018"),
+    "fairmean": Named(
+        "fairmean",
+        "mean",
+        "Zheng, Zhang & Liu, FairMean",
+        "Fairness with a cap on what a poisoned client can gain; its step is up to 1+κ times Mean's.",
+    ),
+    "fairmean-normalised": Named(
+        "fairmean-normalised",
+        "mean",
+        "this project",
+        "FairMean's weighting alone, at Mean's step size: for fair comparisons.",
+    ),
+    "fairmean-split": Named(
+        "fairmean-split",
+        "mean",
+        "this project",
+        "Fairness when poisoning is likely; clients need a classifier's entropy.",
+    ),
+    "qffl": Named(
+        "qffl", "mean", "Li et al. 2020 (direct rule)", "Fairness without attack; its multiplier has no upper bound."
+    ),
+    "term-hierarchical": Named(
+        "tilted",
+        "term-counts",
+        "Li et al. 2023",
+        "Bad samples inside good clients: t_in < 0 drops them, t_out > 0 is fair.",
+    ),
+    "h-nobs": Named(
+        "qffl",
+        "norm-screening",
+        "Zhou et al. 2023",
+        "Fairness with a simple screen; it can drop the clients it should help.",
+    ),
+    "qffl+cwtm": Named(
+        "qffl", "cwtm", "Li et al. 2020; Yin et al. 2018", "The paper's baseline; collapses when clients differ much."
+    ),
 }
 
 
 def named_methods() -> dict[str, Named]:
     """Every method by name: the named pairs, and each named aggregator on its own."""
     load_plugins()
-    return PAIRS | {name: Named("none", name, entry.reference) for name, entry in AGGREGATORS.items() if entry.named}
+    return PAIRS | {
+        name: Named("none", name, entry.reference, entry.when) for name, entry in AGGREGATORS.items() if entry.named
+    }
 
 
 def compose(

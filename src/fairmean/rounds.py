@@ -59,6 +59,12 @@ class Method:
         return max(self.aggregator.rung, Rung.GRAM) if self.pre else self.aggregator.rung
 
     @property
+    def assumes(self) -> str:
+        """Extra assumptions: what a defence is told, or what the server owns."""
+        every = [*(mixing.assumes for mixing in self.pre), self.aggregator.assumes]
+        return ", ".join(dict.fromkeys(filter(None, every)))
+
+    @property
     def needs_entropy(self) -> bool:
         """Whether clients must report their mean predictive entropy to themselves."""
         return self.scale.needs_entropy

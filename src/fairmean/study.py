@@ -7,7 +7,7 @@ import io
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Comparison:
     cells: dict[tuple[str, str], Cell]
     folder: Path
     records: list[dict[str, Any]] = field(default_factory=list)
+    assumes: dict[str, str] = field(default_factory=dict)
 
 
 def t_quantile(level: float, freedom: int) -> float:
@@ -191,7 +192,8 @@ def _collect(runs: list[tuple[str, str, Config]], records: list[dict[str, Any]])
     writer.writerows(records)
     RunFolder(folder).write("table.csv", text.getvalue())
     seeds = _unique(config.seed for _, _, config in runs)
-    return Comparison(replace(first), methods, attacks, seeds, cells, folder, records)
+    assumes = {method: config.method.build().assumes for method, _, config in runs}
+    return Comparison(first, methods, attacks, seeds, cells, folder, records, assumes)
 
 
 def _unique(items: Iterable[Any]) -> list[Any]:

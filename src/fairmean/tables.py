@@ -95,9 +95,18 @@ def footer(result: Comparison) -> str:
     """How to read the table, and where to go next."""
     return (
         "best per column in bold (*) · accuracy in %, var in %² over regular clients, clean labels\n"
-        f"details: {result.folder}/table.csv, and one folder per run beside it\n"
+        f"{_assumptions(result)}details: {result.folder}/table.csv, and one folder per run beside it\n"
         "next: fairmean compare --seeds 1-5   ·   fairmean compare data.name=fashion-mnist   ·   fairmean new my.toml"
     )
+
+
+def _assumptions(result: Comparison) -> str:
+    """Methods that were given something the others were not."""
+    groups: dict[str, list[str]] = {}
+    for method, text in result.assumes.items():
+        if text:
+            groups.setdefault(text, []).append(method)
+    return "".join(f"{text}: {', '.join(methods)}\n" for text, methods in groups.items())
 
 
 def run(result: Result) -> str:

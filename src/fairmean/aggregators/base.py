@@ -153,6 +153,7 @@ class Entry:
 
     rule: type[Aggregator]
     reference: str
+    when: str
     named: bool
 
 
@@ -160,11 +161,14 @@ AGGREGATORS: dict[str, Entry] = {}
 A = TypeVar("A", bound=type[Aggregator])
 
 
-def register(name: str, *, reference: str, named: bool = True) -> Callable[[A], A]:
-    """Make an aggregator available under ``name``: to compose with any scale and, if ``named``, as a method alone."""
+def register(name: str, *, reference: str, when: str = "", named: bool = True) -> Callable[[A], A]:
+    """Make an aggregator available under ``name``: to compose with any scale and, if ``named``, as a method alone.
+
+    ``when``: one sentence on when to use it, for the docs.
+    """
 
     def add(cls: A) -> A:
-        AGGREGATORS[name] = Entry(cls, reference, named)
+        AGGREGATORS[name] = Entry(cls, reference, when, named)
         return cls
 
     return add

@@ -18,7 +18,11 @@ def check_radius(radius: float) -> None:
         raise UserError(f"radius = {radius}: must be > 0 (messages farther than this are clipped to it)")
 
 
-@register("centered-clipping", reference="Karimireddy et al. 2021")
+@register(
+    "centered-clipping",
+    reference="Karimireddy et al. 2021",
+    when="Arbitrary messages over many rounds, with a radius that fits the gradients.",
+)
 @dataclass(frozen=True)
 class CenteredClipping(CoordinateRule):
     """z ← z + mean of (v_i − z) min(1, r/‖v_i − z‖), starting from the last round's z (0 at first)."""

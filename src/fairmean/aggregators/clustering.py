@@ -12,7 +12,11 @@ from fairmean.aggregators.base import Aggregator, Round, Rung, register
 from fairmean.aggregators.screening import uniform
 
 
-@register("lfighter", reference="Jebreel et al. 2024")
+@register(
+    "lfighter",
+    reference="Jebreel et al. 2024",
+    when="Label flips between two classes, poisoned clients alike.",
+)
 @dataclass(frozen=True)
 class LFighter(Aggregator):
     """2-means on the two output rows of largest update; mean of the clients in the more diverse cluster.

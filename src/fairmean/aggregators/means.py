@@ -10,7 +10,11 @@ from torch import Tensor
 from fairmean.aggregators.base import Round, SumRule, register
 
 
-@register("mean", reference="Peng et al. 2025")
+@register(
+    "mean",
+    reference="Peng et al. 2025",
+    when="The baseline to beat: every client counts the same.",
+)
 @dataclass(frozen=True)
 class Mean(SumRule):
     """λ_i = 1/n."""
@@ -19,7 +23,11 @@ class Mean(SumRule):
         return torch.full_like(round.sizes, 1 / len(round.sizes))
 
 
-@register("fedavg", reference="McMahan et al. 2017")
+@register(
+    "fedavg",
+    reference="McMahan et al. 2017",
+    when="The usual default; large clients count more, so a large poisoned client hurts more.",
+)
 @dataclass(frozen=True)
 class FedAvg(SumRule):
     """λ_i = m_i / Σ_j m_j: by sample count."""

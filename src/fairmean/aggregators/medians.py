@@ -40,7 +40,11 @@ def middle_mean(messages: Tensor, low: int, high: int) -> Tensor:
     return out
 
 
-@register("cwtm", reference="Yin et al. 2018")
+@register(
+    "cwtm",
+    reference="Yin et al. 2018",
+    when="Arbitrary messages, similar clients; collapses when each class lives at one or two clients.",
+)
 @dataclass(frozen=True)
 class TrimmedMean(CoordinateRule):
     """Per coordinate, drop the f smallest and the f largest values; mean of the n − 2f left."""
@@ -56,7 +60,11 @@ class TrimmedMean(CoordinateRule):
         return round.messages.mean(0) if self.f == 0 else middle_mean(round.messages, self.f, n - self.f)
 
 
-@register("median", reference="Yin et al. 2018")
+@register(
+    "median",
+    reference="Yin et al. 2018",
+    when="As the trimmed mean, without knowing f.",
+)
 @dataclass(frozen=True)
 class Median(CoordinateRule):
     """Per coordinate, the median; the mean of the two middle values when n is even."""
@@ -66,7 +74,11 @@ class Median(CoordinateRule):
         return middle_mean(round.messages, (n - 1) // 2, n // 2 + 1)
 
 
-@register("rfa", reference="Pillutla et al. 2022")
+@register(
+    "rfa",
+    reference="Pillutla et al. 2022",
+    when="A robust average without knowing f; four iterations are usually enough.",
+)
 @dataclass(frozen=True)
 class RFA(GramRule):
     """Geometric median by smoothed Weiszfeld from the mean: λ_i ∝ α_i / max(ν, ‖v_i − z‖), α_i = 1 or m_i."""

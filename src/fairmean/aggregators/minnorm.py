@@ -20,7 +20,11 @@ def inverse(norms: Tensor) -> Tensor:
     return torch.where(norms > 0, 1 / norms, 0.0)
 
 
-@register("fedmgda+", reference="Hu et al. 2022")
+@register(
+    "fedmgda+",
+    reference="Hu et al. 2022",
+    when="When no client should be made worse by a step; messages count by direction only.",
+)
 @dataclass(frozen=True)
 class FedMGDAPlus(GramRule):
     """d = Σ λ_i u_i, u_i = v_i/‖v_i‖: least ‖d‖ with Σλ = 1, λ ≥ 0, |λ_i − m_i/Σm| ≤ ε."""
@@ -39,7 +43,11 @@ class FedMGDAPlus(GramRule):
         return min_norm(round.gram * torch.outer(scale, scale), lower, upper) * scale
 
 
-@register("adafed", reference="Hamidi & Yang 2024")
+@register(
+    "adafed",
+    reference="Hamidi & Yang 2024",
+    when="When losses should fall in proportion to their size; needs its own, larger step size.",
+)
 @dataclass(frozen=True)
 class AdaFed(GramRule):
     """d = Vᵀ M⁻¹ φ / (φᵀ M⁻¹ φ), φ_i = |f_i|^γ: descends faster where the loss is larger, d·v_i ∝ φ_i.
@@ -73,7 +81,11 @@ class AdaFed(GramRule):
         return x / (phi @ x) / top * unit
 
 
-@register("fairmoo", reference="Zheng et al. 2026")
+@register(
+    "fairmoo",
+    reference="Zheng et al. 2026",
+    when="When loss variance is the target; d has unit length, so use a decaying step size.",
+)
 @dataclass(frozen=True)
 class FairMOO(GramRule):
     """Var(f) > threshold: d = (2/n) Σ (f_i − f̄) v_i; else the least-norm hull point with d·g_fair ≥ 0; then d/‖d‖."""
@@ -123,7 +135,11 @@ def stacked_min_norm(M: Tensor, row: Tensor | None, row_norm: float | None = Non
     return min_norm(mix @ M @ mix.T) @ mix
 
 
-@register("fedmdfg", reference="Pan et al. 2023")
+@register(
+    "fedmdfg",
+    reference="Pan et al. 2023",
+    when="Fairness with a searched step: several forward passes a round.",
+)
 @dataclass(frozen=True)
 class FedMDFG(GramRule):
     """Least-norm hull point of messages at equal norm, with a fairness message when losses are unequal; line search.
@@ -196,7 +212,11 @@ class FedMDFG(GramRule):
         return steps[-1] if min(sums) == float("inf") else steps[sums.index(min(sums))]
 
 
-@register("fedlf", reference="Pan et al. 2024")
+@register(
+    "fedlf",
+    reference="Pan et al. 2024",
+    when="FedMDFG for deep models, layer by layer, without the search.",
+)
 @dataclass(frozen=True)
 class FedLF(CoordinateRule):
     """FedMDFG's direction layer by layer, fairness message always on, no line search; d at the mean message's norm.

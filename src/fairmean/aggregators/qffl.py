@@ -10,7 +10,11 @@ from fairmean.aggregators.base import GramRule, Round, register
 from fairmean.hyper import at_least
 
 
-@register("qffl-normalised", reference="Li et al. 2020 (q-FedSGD)")
+@register(
+    "qffl-normalised",
+    reference="Li et al. 2020 (q-FedSGD)",
+    when="q-FFL without a step size to tune.",
+)
 @dataclass(frozen=True)
 class QFFLNormalised(GramRule):
     """w ← w − Σ F_i^q g_i / Σ h_i, h_i = q F_i^{q−1} ‖g_i‖² + F_i^q/lr, F_i = f_i + 1e-10; q = 0 is the mean.

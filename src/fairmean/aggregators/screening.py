@@ -34,7 +34,11 @@ class NormScreening(GramRule):
         return uniform(kept)
 
 
-@register("faba", reference="Xia et al. 2019")
+@register(
+    "faba",
+    reference="Xia et al. 2019",
+    when="Few poisoned clients whose messages lie far out, similar clients.",
+)
 @dataclass(frozen=True)
 class FABA(GramRule):
     """f times: remove the message farthest from the mean of those left; mean of the rest."""
@@ -46,13 +50,16 @@ class FABA(GramRule):
         knows_f(self.f, n, n - 1)
 
     def weights(self, round: Round) -> Tensor:
-        kept = torch.ones(len(round.sizes), dtype=torch.bool, device=round.sizes.device)
+        n = len(round.sizes)
+        kept = torch.ones(n, dtype=torch.bool, device=round.sizes.device)
+        if 25 * self.f > n:  # then the whole Gram matrix costs less than a product for each removal
+            _ = round.gram
         to_sum = round.times(kept.double()) if self.f else None  # v_i · Σ_{kept} v_j
         for _ in range(self.f):
             assert to_sum is not None
             far = (round.squared_norms - 2 * to_sum / kept.sum()).masked_fill(~kept, -torch.inf).argmax()
             kept[far] = False
-            to_sum = to_sum - round.times(torch.nn.functional.one_hot(far, len(kept)).double())
+            to_sum = to_sum - round.times(torch.nn.functional.one_hot(far, n).double())
         return uniform(kept)
 
 
@@ -63,7 +70,11 @@ def krum_scores(distances: Tensor, f: int) -> Tensor:
     return others.sort(dim=1).values[:, : max(n - f - 1, 0)].mean(1).nan_to_num(0.0)
 
 
-@register("krum", reference="Blanchard et al. 2017")
+@register(
+    "krum",
+    reference="Blanchard et al. 2017",
+    when="Arbitrary messages from a few clients, nearly identical data; poor when clients differ.",
+)
 @dataclass(frozen=True)
 class Krum(GramRule):
     """The one message with the least mean squared distance to its n − f − 1 nearest others."""
@@ -79,7 +90,11 @@ class Krum(GramRule):
         return torch.nn.functional.one_hot(best, len(round.sizes)).double()
 
 
-@register("multi-krum", reference="Blanchard et al. 2017")
+@register(
+    "multi-krum",
+    reference="Blanchard et al. 2017",
+    when="Krum with less variance.",
+)
 @dataclass(frozen=True)
 class MultiKrum(Krum):
     """Mean of the n − f messages with the best Krum scores."""

@@ -12,7 +12,11 @@ from fairmean.aggregators.base import Aggregator, Round, Rung, State, register
 from fairmean.hyper import within
 
 
-@register("bant", reference="Molodtsov et al. 2026")
+@register(
+    "bant",
+    reference="Molodtsov et al. 2026",
+    when="When the server owns a little clean data.",
+)
 @dataclass(frozen=True)
 class BANT(Aggregator):
     """c_i ∝ max(L(w) − L(w − lr v_i), 0) on the server's clean data; T ← (1−b) T + b c; weight T_i where c_i > 0.

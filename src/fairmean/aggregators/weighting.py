@@ -11,7 +11,11 @@ from fairmean.aggregators.base import LossRule, Round, register
 from fairmean.hyper import check_tilt
 
 
-@register("drfl", reference="Zhao & Joshi 2022")
+@register(
+    "drfl",
+    reference="Zhao & Joshi 2022",
+    when="A simple fair baseline without hyper-parameters; nothing bounds a poisoned client.",
+)
 @dataclass(frozen=True)
 class DRFL(LossRule):
     """λ_i = f_i / Σ_j f_j: weight in proportion to loss, without a bound."""
@@ -21,7 +25,11 @@ class DRFL(LossRule):
         return torch.where(total > 0, round.losses / total, 1 / len(round.losses))
 
 
-@register("term", reference="Li et al. 2023")
+@register(
+    "term",
+    reference="Li et al. 2023",
+    when="t > 0 for fairness without attack, t < 0 for robustness without regard to fairness.",
+)
 @dataclass(frozen=True)
 class TERM(LossRule):
     """λ = softmax(t f): t > 0 lifts large losses, t < 0 suppresses them, t → 0 is Mean."""

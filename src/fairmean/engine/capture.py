@@ -24,6 +24,11 @@ class Capture:
         self._net = net
         self._layers = [m for m in net.model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
         self._seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        place = {id(p): i for i, p in enumerate(net.model.parameters())}
+        self._places: dict[nn.Module, tuple[int, int | None]] = {
+            layer: (place[id(layer.weight)], None if layer.bias is None else place[id(layer.bias)])
+            for layer in self._layers
+        }
         self._twice = False
 
     def fits(self, x: Tensor) -> bool:
@@ -74,27 +79,26 @@ class Capture:
         self._seen.clear()
 
     def gradients(self, losses: Tensor, per_row: Tensor, bounds: list[int], out: Tensor) -> None:
-        """Add to ``out[k]`` the gradient of Σ per_row·losses over rows ``bounds[k]:bounds[k+1]`` of the last pass."""
+        """``out[k]`` = the gradient of Σ per_row·losses over rows ``bounds[k]:bounds[k+1]`` of the last pass."""
         layers = list(self._seen)
         outputs = [self._seen[layer][1] for layer in layers]
         deltas = torch.autograd.grad(losses, outputs, per_row)
         for layer, delta in zip(layers, deltas, strict=True):
             x = self._seen[layer][0]
             write = _linear if isinstance(layer, nn.Linear) else _convolution
-            views = {id(p): i for i, p in enumerate(self._net.model.parameters())}
-            for k in range(len(bounds) - 1):
+            weight, bias = self._places[layer]
+            for k, row in enumerate(out):
                 rows = slice(bounds[k], bounds[k + 1])
-                targets = self._net.view(out[k], views[id(layer.weight)])
-                bias = None if layer.bias is None else self._net.view(out[k], views[id(layer.bias)])
-                write(layer, x[rows], delta[rows], targets, bias)
+                of_bias = None if bias is None else self._net.view(row, bias)
+                write(layer, x[rows], delta[rows], self._net.view(row, weight), of_bias)
 
 
 def _linear(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     if x.dim() != 2:
         raise ValueError("a Linear layer on more than rows of features")
-    weight.addmm_(delta.T, x)
+    torch.mm(delta.T, x, out=weight)
     if bias is not None:
-        bias.add_(delta.sum(0))
+        torch.sum(delta, 0, out=bias)
 
 
 def _convolution(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None) -> None:
@@ -105,6 +109,6 @@ def _convolution(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Ten
         delta, x, layer.weight.detach(), sizes, layer.stride, layer.padding, layer.dilation, False, [0, 0],
         layer.groups, [False, True, layer.bias is not None],
     )  # fmt: skip
-    weight.add_(of_weight)
+    weight.copy_(of_weight)
     if bias is not None:
-        bias.add_(of_bias)
+        bias.copy_(of_bias)

@@ -22,7 +22,6 @@ def client_gradients(
 
     With ``capture``, clients share forward and backward passes; without, each client has its own.
     """
-    out.zero_()
     losses, entropies = [], []
     for span in batch.spans(chunk if capture else 1):
         spread = _together if capture and len(span.parts) == 1 else _one_by_one
@@ -55,7 +54,7 @@ def _one_by_one(
     pieces = [sample_losses(net, batch, part) for part in parts]
     f, share = client_losses(torch.cat([values for values, _ in pieces]), span, tilt)
     rows = row_coefficients(torch.ones_like(f), share, span, out.dtype)
-    net.aim(out[0])
+    net.aim(out[0].zero_())
     for part, (values, _) in zip(parts, pieces, strict=True):
         values.backward(rows[part.start - span.start : part.stop - span.start])  # type: ignore[no-untyped-call]
     net.forget()
@@ -104,7 +103,7 @@ def _local_update(net: Net, steps: list[Batch], k: int, w: Tensor, local_lr: flo
     """(w − w_k)/local_lr; the net is at w again afterwards."""
     gradient = torch.empty(1, len(w), dtype=w.dtype, device=w.device)
     for batch in steps:
-        _one_by_one(net, batch, batch.span(k, k + 1, chunk), chunk, tilt, None, gradient.zero_())
+        _one_by_one(net, batch, batch.span(k, k + 1, chunk), chunk, tilt, None, gradient)
         net.flat.add_(gradient[0], alpha=-local_lr)
     update = (w - net.flat) / local_lr
     net.flat.copy_(w)
