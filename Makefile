@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 .PHONY: demo test lint format clean
 
 demo: $(VENV)/.ready
-	$(BIN)/fairmean compare run.name=demo train.lr=0.2 train.lr_decay=0.99
+	$(BIN)/fairmean compare run.name=demo train.rounds=150 train.lr=0.2 train.lr_decay=0.99
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest

@@ -10,6 +10,7 @@ half of these ratios are printed. The centralised pass is timed whole and in chu
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -114,6 +115,8 @@ def main() -> None:
     print(f"torch {torch.__version__}, {arguments.threads} threads; ratio: median [middle half] over alternating pairs")
     for key in arguments.workloads:
         measure(key, arguments.method, arguments.seconds)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"peak memory of the whole process, data and centralised passes included: {peak:.1f} GiB")
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def test_scale_and_aggregator():
 
 FULL = {
     "seed": 7,
-    "data": {"name": "x.npz", "path": "there", "sha256": "0123456789abcdef"},
+    "data": {"name": "x.npz", "path": "there", "sha256": "0123456789abcdef", "trust": 50},
     "partition": {"name": "shards", "alpha": 0.1, "clients": 4, "seed": 3, "min_size": 2, "shards_per_client": 3},
     "attack": {
         "name": "targeted",
@@ -131,7 +131,7 @@ FULL = {
         "source": 2,
         "target": 5,
     },
-    "model": {"name": "mlp"},
+    "model": {"name": "mlp", "sha256": "fedcba9876543210"},
     "method": {"name": "fairmean", "kappa": 2.0, "tau": 0.5},
     "train": {
         "rounds": 9,
@@ -184,7 +184,7 @@ def test_the_hash_is_a_function_of_the_values():
 
 
 def test_defaults_spelled_out_are_the_same_run():
-    assert parse({}).hash() == parse({"method": {"kappa": 1}, "train": {"rounds": 150}}).hash()
+    assert parse({}).hash() == parse({"method": {"kappa": 1}, "train": {"rounds": 100}}).hash()
 
 
 def test_toml_and_back():
@@ -226,3 +226,25 @@ def test_errors_are_one_line():
         with pytest.raises(UserError) as error:
             parse(tree)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "scale", "aggregator"),
+    [
+        ({"name": "cwtm", "scale": "fairmean"}, "fairmean+cwtm", "fairmean", "cwtm"),
+        ({"name": "qffl", "aggregator": "krum"}, "qffl+krum", "qffl", "krum"),
+        ({"scale": "none", "aggregator": "krum"}, "none+krum", "none", "krum"),
+        ({"name": "qffl+cwtm", "pre": "nnm"}, "qffl+nnm+cwtm", "qffl", "cwtm"),
+    ],
+)
+def test_compositions_are_spelled_out(method, name, scale, aggregator):
+    config = parse({"method": method})
+    assert (config.method.name, config.method.scale, config.method.aggregator) == (name, scale, aggregator)
+    assert config.method.build().name == name
+    assert parse(tomllib.loads(to_toml(config))) == config
+
+
+@pytest.mark.parametrize("method", [{"name": "krmu", "pre": "nnm"}, {"name": "krmu", "scale": "fairmean"}])
+def test_a_mistyped_name_is_an_error_in_a_composition_too(method):
+    with pytest.raises(UserError, match="did you mean 'krum'"):
+        parse({"method": method})

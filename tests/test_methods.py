@@ -66,6 +66,8 @@ def test_inputs_are_not_changed_and_dtype_is_kept(name):
         (G, F, M[:2], "sizes"),
         (G.clone().index_fill(0, torch.tensor(1), torch.nan), F, None, "client 1"),
         (G, torch.tensor([0.5, 1.0, torch.inf]), None, "client 2"),
+        (G, torch.tensor([0.5, -1.0, 1.0]), None, "client 1"),
+        (G, F, torch.zeros(3), "client 0"),
     ],
 )
 def test_bad_tensors(gradients, losses, sizes, says):

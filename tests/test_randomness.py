@@ -51,6 +51,14 @@ def test_batches(sizes, batch, seed, step):
     assert (fresh.rows(step, some) == expected).all()
 
 
+@pytest.mark.parametrize("size", [11, 19, 25, 60])
+def test_every_sample_is_used_in_time(size):
+    """Also by a client with more than one batch but less than two, whose remainder changes from epoch to epoch."""
+    batches = Batches(np.array([0, size]), 10, seed=1)
+    seen = np.concatenate([batches.rows(step, np.arange(1)) for step in range(60)])
+    assert sorted(set(seen)) == list(range(size))
+
+
 def test_an_epoch_sees_every_sample_once_and_is_reshuffled():
     batches = Batches(np.array([0, 60]), 10, seed=1)
     epochs = [np.concatenate([batches.rows(6 * e + s, np.arange(1)) for s in range(6)]) for e in range(2)]

@@ -400,6 +400,38 @@ def test_any_scale_composes_with_any_aggregator(scale):
     G, f, m, h = draw(7, 30, 3)
     _, access = next(everything(7, G, f))
     for aggregator in AGGREGATORS:
-        got = ours(compose(scale, aggregator), G, f, m, h, access=access)
+        got, plain = (ours(compose(s, aggregator), G, f, m, h, access=access) for s in (scale, "none"))
         assert np.isfinite(got).all()
-        assert np.linalg.norm(got) > 0, aggregator
+        assert np.linalg.norm(got) > 1e-6 * np.linalg.norm(plain), aggregator
+        if aggregator not in ("fairmoo", "adafed"):  # whose weights may be negative
+            assert (G.mean(0) @ got > 0) == (G.mean(0) @ plain > 0), aggregator
+
+
+@pytest.mark.parametrize("scale", ["fairmean-normalised", "fairmean-split"])
+@pytest.mark.parametrize("aggregator", ["cwtm", "krum", "fairmoo", "adafed", "fedmgda+", "rfa", "median"])
+def test_the_normalised_form_divides_scales_by_their_mean(scale, aggregator):
+    G, f, m, h = draw(7, 30, 3)
+    rule = compose(scale, aggregator)
+    s = rule.scale(torch.from_numpy(f), torch.from_numpy(h)).numpy()
+    expected = ours(compose("none", aggregator), G * (s / s.mean())[:, None], f, m, h)
+    np.testing.assert_allclose(ours(rule, G, f, m, h), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_clipping_still_clips_under_a_normalised_scale():
+    G, f, m, h = draw(7, 30, 3)
+    got = ours(compose("fairmean-normalised", "mean", pre="clip", radius=0.1), G, f, m, h)
+    assert np.linalg.norm(got) <= 0.1 + 1e-12
+
+
+def test_parts_that_share_a_name_with_different_defaults():
+    assert compose("fairmean-split", "fedmdfg").hyper["beta"] == 1.0
+    assert compose("none", "cwtm", pre="nnm").hyper == {"f": 2}
+
+
+def test_min_norm_with_very_unequal_messages():
+    G, _, _, _ = draw(6, 40, 2)
+    G[0] *= 1e6
+    weights = min_norm(torch.from_numpy(G @ G.T)).numpy()
+    smallest = (G[1:] ** 2).sum(1).min()
+    assert literal.simplex_min_norm_gap(G, weights) <= 1e-9 * smallest
+    np.testing.assert_allclose(weights @ G, literal.simplex_min_norm(G) @ G, rtol=1e-6, atol=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -146,7 +147,7 @@ def _compared(result: Comparison) -> str:
 def _split(text: str | None) -> list[str] | None:
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]  # not inside [8,9]
     if not parts:
         raise UserError(f"'{text}' names nothing; write a list such as mean,fairmean:kappa=4")
     return parts

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairmean._version import __version__
 from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.errors import UserError, unknown
@@ -23,12 +24,17 @@ from fairmean.rounds import Method
 class DataConfig:
     """``name``: a known data set, a .npz, a folder, or module:function; ``path``: where its files already are.
 
-    ``sha256`` (of your own file or folder, filled in when left out) ties a run to the content it was made with.
+    ``sha256`` (of your own file, folder or module, filled in when left out) ties a run to the content it was made with.
+    ``trust``: clean test samples that the server owns, left out of every client's test data; 0: as the method needs.
     """
 
     name: str = "fashion-mnist-mini"
     path: str | None = None
     sha256: str | None = None
+    trust: int = 0
+
+    def __post_init__(self) -> None:
+        at_least("data.trust", self.trust, 0)
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class PartitionConfig:
         if self.name not in (*PARTITIONS, "given"):
             raise unknown("partition", self.name, [*PARTITIONS, "given"])
         at_least("partition.clients", self.clients, 1)
+        at_least("partition.min_size", self.min_size, 1)
         check_alpha(self.alpha)
         if self.seed is not None:
             at_least("partition.seed", self.seed, 0)
@@ -84,6 +91,7 @@ class ModelConfig:
     """``mlp``, ``cnn``, ``linear``, ``auto`` (the paper's model for the data) or module:factory."""
 
     name: str = "auto"
+    sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,17 +108,18 @@ class MethodConfig:
         """The method itself."""
         if self.scale is self.aggregator is self.pre is None:
             return method(self.name, **self.hyper)
-        base = named_methods().get(self.name, Named("none", "mean", ""))
-        if self.scale is not None or self.aggregator is not None:
-            base = Named(self.scale or "none", self.aggregator or "mean", "")
-        return compose(base.scale, base.aggregator, self.pre or (), **self.hyper)
+        known = named_methods()
+        named = known.get(self.name, Named("none", "mean", ""))
+        if self.name not in known and (self.scale is None or self.aggregator is None):
+            raise unknown("method", self.name, known)
+        return compose(self.scale or named.scale, self.aggregator or named.aggregator, self.pre or (), **self.hyper)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one."""
 
-    rounds: int = 150
+    rounds: int = 100
     lr: float = 0.1
     lr_decay: float = 1.0
     schedule: str = "exponential"
@@ -185,6 +194,7 @@ class Config:
         """Identity of the run: everything but where its results go."""
         tree = {key: value for key, value in self.to_dict().items() if key != "run"}
         tree["run"] = {"eval_every": self.run.eval_every}
+        tree["fairmean"] = __version__
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -205,7 +215,16 @@ def parse(tree: Mapping[str, Any]) -> Config:
             values[key] = _section(key, value)
     config = Config(**values)
     built = config.method.build()  # checks names and values, and fills in the defaults
-    return dataclasses.replace(config, method=dataclasses.replace(config.method, hyper=built.hyper))
+    parts: dict[str, Any] = {}
+    if built.name != config.method.name:  # a composition: say all of it, so that the config means the same by itself
+        named = named_methods().get(config.method.name, Named("none", "mean", ""))
+        parts = {
+            "scale": config.method.scale or named.scale,
+            "aggregator": config.method.aggregator or named.aggregator,
+        }
+    return dataclasses.replace(
+        config, method=dataclasses.replace(config.method, name=built.name, hyper=built.hyper, **parts)
+    )
 
 
 def _section(name: str, values: Mapping[str, Any]) -> Any:

@@ -24,11 +24,12 @@ from fairmean.data import own
 from fairmean.engine import Simulator, Step, Training
 from fairmean.errors import Diverged, UserError
 from fairmean.federation import Federation
+from fairmean.importing import source_digest
 from fairmean.metrics import average, summarise
 from fairmean.runfolder import RunFolder
 from fairmean.transform import dispersion
 
-_TRUST = 500  # clean test samples given to a server that must own some, at most a tenth of them
+TRUST = 500  # clean test samples given to a server that must own some, at most a tenth of them
 _CHECKPOINT_SECONDS = 5.0
 _FLUSH_ROUNDS = 50
 _EVALUATIONS = 20
@@ -102,6 +103,7 @@ def resolve(config: Config) -> Config:
         train=replace(config.train, device=device),
         partition=replace(config.partition, seed=seed),
         data=replace(config.data, sha256=sha256),
+        model=replace(config.model, sha256=source_digest(config.model.name)),
     )
 
 
@@ -110,10 +112,10 @@ def build_federation(config: Config) -> Federation:
     part, attack = config.partition, config.attack
     poisoned = federation.poisoned_clients(part.clients, attack.clients, attack.fraction, attack.pick, config.seed)
     loaded = data.load(config.data.name, config.data.path)
-    owns_data = "trust" in config.method.build().aggregator.requires
+    trust = config.data.trust or (TRUST if "trust" in config.method.build().aggregator.requires else 0)
     return federation.build(
         loaded,
-        trust=min(_TRUST, len(loaded.test_y) // 10) if owns_data else 0,
+        trust=min(trust, max(1, len(loaded.test_y) // 10)),
         partition_name=part.name,
         clients=part.clients,
         partition_seed=config.seed if part.seed is None else part.seed,
@@ -164,7 +166,7 @@ def run_config(config: Config, report: Report | None = None) -> Result:
     ended = folder.summary()
     if ended is None:
         simulator = build_simulator(config)  # a user's mistake shows before anything is written
-        with folder:
+        with folder, torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
             ended = folder.summary() or _Recorder(config, folder, simulator, report).run()
     if ended["status"] == "diverged":
         raise Diverged(_remedy(config, ended["round"], folder.path))
@@ -172,9 +174,10 @@ def run_config(config: Config, report: Report | None = None) -> Result:
 
 
 def _remedy(config: Config, t: int, path: Path) -> str:
+    smaller = " (or method.kappa, or a larger method.tau)" if "kappa" in config.method.hyper else ""
     return (
         f"the loss became non-finite in round {t}: train.lr = {config.train.lr:g} is too large for the step-size bound "
-        "lr ≤ 1/L_Φ, L_Φ = (1+κ)L + (κ/τ)G²; use a smaller train.lr (or method.kappa, or a larger method.tau); "
+        f"lr ≤ 1/L_Φ, L_Φ = (1+κ)L + (κ/τ)G² (κ = 0: 1/L); use a smaller train.lr{smaller}; "
         f"the last good checkpoint is kept in {path}"
     )
 
@@ -281,9 +284,7 @@ class _Recorder:
         summary: dict[str, Any] = {
             "status": "finished",
             **summarise(accuracy[0], self.regular),
-            "loss_dispersion": dispersion(regular_losses, self.config.method.hyper.get("tau", 1.0)).item()
-            if len(regular_losses)
-            else math.nan,
+            "loss_dispersion": dispersion(regular_losses).item() if len(regular_losses) else math.nan,
             "poisoned": None,
             "without_test_data": int(np.isnan(accuracy[0]).sum()),
             "accuracy": accuracy[0].tolist(),

@@ -128,6 +128,8 @@ def build(
     owner, test_owner = owner[rows], test_owner[test_rows]
 
     rule = ATTACKS[attack]
+    if attack != "none" and data.classes < 2:
+        raise UserError(f"attack.name = '{attack}': the data '{data.name}' has one class, there is no other label")
     poisoned = np.array([], dtype=np.int64) if attack == "none" or poisoned is None else poisoned
     regular = ~np.isin(np.arange(clients), poisoned)
     relabel = rule.make(data.classes, generator(seed, "poisoning"), source, target) if rule.make else None
@@ -175,5 +177,9 @@ def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str
             "number them 0 … n−1 and set partition.clients = n"
         )
     if data.test_clients is not None:
+        if data.test_clients.max(initial=0) >= clients:
+            raise UserError(
+                f"data '{data.name}': clients_test names client {data.test_clients.max()}, there are {clients}"
+            )
         return owner, data.test_clients
     return owner, mirror(owner, data.train_y, data.test_y, clients)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fairmean.errors import UserError
@@ -28,6 +31,20 @@ def import_name(name: str, what: str) -> Callable[..., Any]:
     if not callable(found):
         raise UserError(f"{what}: '{module}' has no function '{attribute}': check its name")
     return found  # type: ignore[no-any-return]
+
+
+def source_digest(name: str) -> str | None:
+    """SHA-256 of the file of the module in ``package.module:thing``; None for any other name, or no file."""
+    module, colon, _ = name.partition(":")
+    if not colon:
+        return None
+    with _working_folder():
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, ValueError):
+            return None
+    file = Path(found.origin) if found and found.origin else None
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file and file.is_file() else None
 
 
 def call(name: str, what: str, *arguments: Any) -> Any:

@@ -118,6 +118,10 @@ def compose(
     name = name or "+".join([scale, *pre, aggregator])
     classes: list[Any] = [SCALES[scale], *(MIXINGS[one] for one in pre), AGGREGATORS[aggregator].rule]
     defaults = merged(map(hyper_parameters, classes))
+    for cls in classes:
+        for key, value in hyper_parameters(cls).items():
+            if value != defaults[key] and key not in hyper:
+                raise UserError(f"{name}: two of its parts have '{key}', with different defaults; set {key}")
     for key in hyper:
         if key not in defaults:
             if not defaults:
@@ -170,10 +174,14 @@ def aggregate(
             raise UserError(f"{name}: expected one number per client, shape ({n},), got {tuple(values.shape)}")
     if method.needs_entropy and entropies is None:
         raise UserError(f"{method.name} needs each client's mean predictive entropy; pass entropies=")
-    finite = gradients.isfinite().all(1) & losses.isfinite() & sizes.isfinite()
-    if not finite.all():
-        client = int((~finite).nonzero()[0])
-        raise UserError(f"client {client} sent a NaN or infinite gradient, loss or size; drop it before aggregating")
+    good = gradients.isfinite().all(1) & losses.isfinite() & (losses >= 0) & sizes.isfinite() & (sizes > 0)
+    if entropies is not None:
+        good &= entropies.isfinite()
+    if not good.all():
+        client = int((~good).nonzero()[0])
+        raise UserError(
+            f"client {client} sent something NaN or infinite, a negative loss or no samples; drop it before aggregating"
+        )
     method.check(n, access)
     outcome = method.combine(
         gradients,

@@ -86,6 +86,9 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
                 "use GroupNorm or LayerNorm instead"
             )
     _swap_dropout(model)
+    for module in model.modules():
+        if getattr(module, "inplace", False):  # the engine looks at layers' outputs, which must stay as they were
+            module.inplace = False  # type: ignore[assignment]
     return model
 
 
@@ -119,7 +122,7 @@ def _swap_dropout(model: nn.Module) -> None:
     """Replace torch's dropout modules, which draw from the global generator, by ours."""
     salt = 0
     for parent in list(model.modules()):
-        for label, child in list(parent.named_children()):
+        for label, child in list(parent._modules.items()):
             if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
                 salt += 1
                 setattr(parent, label, Dropout(child.p, salt * 0x632BE5AB, not isinstance(child, nn.Dropout)))

@@ -21,24 +21,40 @@ class Products:
         self._gradients, self._scales = gradients, scales
         self._mix: Tensor | None = None
         self._plain: Tensor | None = None
+        self._mixed: Tensor | None = None
         self.lazy: dict[str, Callable[[], Any]] = {
             "squared_norms": self.squared_norms,
             "gram": self.gram,
             "squared_distances": lambda: squared_distances(self.gram()),
         }
 
-    def mix(self, mixings: Sequence[Mixing]) -> Tensor | None:
-        """W of all pre-aggregations, one after the other; None without any."""
+    def mix(self, mixings: Sequence[Mixing]) -> None:
+        """Apply pre-aggregations, one after the other: W is the product of their matrices."""
         for mixing in mixings:
             step = mixing.matrix(self.gram())
             self._mix = step if self._mix is None else step @ self._mix
-        return self._mix
+            self._mixed = None
+
+    def on_gradients(self, weights: Tensor) -> Tensor:
+        """Weights on the messages as weights on the gradients."""
+        return (weights if self._mix is None else weights @ self._mix) * self._scales
+
+    def messages(self) -> Tensor:
+        """W S G."""
+        dtype = self._gradients.dtype
+        if self._mix is not None:
+            return (self._mix * self._scales).to(dtype) @ self._gradients
+        if bool((self._scales == 1).all()):
+            return self._gradients
+        return self._gradients * self._scales.to(dtype)[:, None]
 
     def gram(self) -> Tensor:
-        """W S G Gᵀ S Wᵀ: products in the gradients' precision, the matrix in float64."""
+        """W S G Gᵀ S Wᵀ."""
         if self._plain is None:
             self._plain = torch.outer(self._scales, self._scales) * gram(self._gradients)
-        return self._plain if self._mix is None else self._mix @ self._plain @ self._mix.T
+        if self._mixed is None:
+            self._mixed = self._plain if self._mix is None else self._mix @ self._plain @ self._mix.T
+        return self._mixed
 
     def squared_norms(self) -> Tensor:
         """‖v_i‖²."""
@@ -56,10 +72,11 @@ class Products:
 
 
 def gram(gradients: Tensor) -> Tensor:
-    """G Gᵀ in float64, from products in the gradients' precision; for many rows, one triangle and its mirror."""
+    """G Gᵀ in float64: computed so for few rows; for many, in the gradients' precision, one triangle and its mirror."""
     n = len(gradients)
-    if n <= 4 * _FEW:
-        return (gradients @ gradients.T).double()
+    if n <= _FEW:
+        exact = gradients.double()
+        return exact @ exact.T
     result = gradients.new_empty(n, n)
     step = -(-n // 4)
     for a in range(0, n, step):
@@ -71,13 +88,3 @@ def gram(gradients: Tensor) -> Tensor:
 def pull(gradients: Tensor, weights: Tensor) -> Tensor:
     """Gᵀ λ."""
     return weights.to(gradients.dtype) @ gradients
-
-
-def messages_of(gradients: Tensor, scales: Tensor, mix: Tensor | None, in_place: bool) -> Tensor:
-    """W S G."""
-    if mix is not None:
-        return (mix * scales).to(gradients.dtype) @ gradients
-    if bool((scales == 1).all()):
-        return gradients
-    factors = scales.to(gradients.dtype)[:, None]
-    return gradients.mul_(factors) if in_place else gradients * factors

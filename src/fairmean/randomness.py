@@ -62,6 +62,7 @@ class Batches:
         self.lengths = np.minimum(sizes, batch) if batch else sizes
         self.full = bool((self.lengths == sizes).all())
         self._steps = sizes // self.lengths
+        self._some = self.lengths < sizes
         self._key = derive(seed, "batches")
         self._client = np.repeat(np.arange(len(sizes)), sizes)
         self._order = np.arange(offsets[-1])
@@ -78,7 +79,7 @@ class Batches:
 
     def _shuffle(self, step: int, clients: NDArray[np.int64]) -> None:
         epoch = step // self._steps[clients]
-        stale = clients[(epoch != self._epoch[clients]) & (self._steps[clients] > 1)]
+        stale = clients[(epoch != self._epoch[clients]) & self._some[clients]]
         if len(stale) == 0:
             return
         self._epoch[stale] = step // self._steps[stale]

@@ -12,7 +12,7 @@ from torch import Tensor
 from fairmean.aggregators import Aggregator, Mixing, Round, Rung, State
 from fairmean.errors import UserError
 from fairmean.hyper import hyper_parameters
-from fairmean.products import Products, messages_of, pull
+from fairmean.products import Products, pull
 from fairmean.scales import Scale
 
 
@@ -99,7 +99,14 @@ class Method:
         if self.rung >= Rung.LOSSES:
             round.losses = losses
         weights, state = self.aggregator(round, state)
-        return self._normalised(weights * scales, weights), state
+        scaled = weights * scales
+        return scaled * self.normaliser(weights, scaled), state
+
+    def normaliser(self, weights: Tensor, scaled: Tensor) -> Tensor | float:
+        """1; in the normalised form Σλ/Σλs, so that the direction is a ratio of two sums at the rule's own step."""
+        if not self.scale.normalised:
+            return 1.0
+        return weights.sum() / scaled.sum().clamp(min=1e-300)
 
     def combine(
         self,
@@ -122,37 +129,36 @@ class Method:
             weights, state = self.coefficients(losses, sizes, entropies, clients=clients, lr=lr, state=state)
             return Outcome(pull(gradients, weights), weights, state)
         scales = self.scale(losses, entropies)
+        if self.scale.normalised:  # here each message is scaled before the rule sees it: s_i / mean(s)
+            scales = scales / scales.mean().clamp(min=1e-300)
+        if owned and self.rung >= Rung.COORDINATES and not self.aggregator.linear and not self.pre:
+            gradients.mul_(scales.to(gradients.dtype)[:, None])
+            scales = torch.ones_like(scales)
         products = Products(gradients, scales)
-        mix = products.mix(self.pre)
+        products.mix(self.pre)
         round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
 
-        def scaled(weights: Tensor) -> Tensor:
-            """Weights on the rule's messages as weights on the gradients."""
-            return (weights if mix is None else weights @ mix) * scales
+        def direction(weights: Tensor) -> Tensor:
+            return pull(gradients, products.on_gradients(weights))
 
         if self.rung >= Rung.COORDINATES:
             round.layers = access.layers
-            round.messages = messages_of(gradients, scales, mix, owned and not self.aggregator.linear)
+            round.messages = products.messages()
             if access.output is not None:
-                round.output = access.output(round.messages)
+                output = access.output
+                products.lazy["output"] = lambda: output(round.messages)
         if self.rung >= Rung.EXTRA:
             if access.trial is not None:
                 trial = access.trial
-                round.trial = lambda weights, step: trial(pull(gradients, scaled(weights)), step)
+                round.trial = lambda weights, step: trial(direction(weights), step)
             if access.trust is not None:
                 trust = access.trust
-                round.trust = lambda w, step: trust(None if w is None else pull(gradients, scaled(w)), step)
+                round.trust = lambda w, step: trust(None if w is None else direction(w), step)
         result, state = self.aggregator(round, state)
-        if self.aggregator.linear:
-            weights = self._normalised(scaled(result), result)
-            return Outcome(pull(gradients, weights), weights, state)
-        return Outcome(result / scales.mean() if self.scale.normalised else result, None, state)
-
-    def _normalised(self, scaled: Tensor, weights: Tensor) -> Tensor:
-        """In the normalised form, divided by the weighted mean of s, so that the rule's own step is kept."""
-        if not self.scale.normalised:
-            return scaled
-        return torch.where(scaled.sum() == 0, 0.0, scaled * (weights.sum() / scaled.sum()))
+        if not self.aggregator.linear:
+            return Outcome(result, None, state)
+        weights = products.on_gradients(result)
+        return Outcome(pull(gradients, weights), weights, state)
 
 
 def merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

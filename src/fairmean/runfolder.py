@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from fairmean.errors import Busy, UserError
+from fairmean.metrics import METRICS
 
 try:
     import fcntl
@@ -95,6 +96,9 @@ class RunFolder:
             summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         except (FileNotFoundError, NotADirectoryError):
             return None
+        for name in (*METRICS, "loss_dispersion"):  # JSON has no NaN: null stands for it
+            if name in summary and summary[name] is None:
+                summary[name] = math.nan
         return summary
 
     def append(self, rows: str) -> int:

@@ -116,8 +116,8 @@ class FairMeanSplit(Scale):
     def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
         if entropies is None:
             raise UserError("fairmean-split needs each client's mean predictive entropy; pass entropies=")
-        excess = (losses - entropies).clamp(min=0)
-        return marginal_weight(entropies, self.kappa, self.tau) * torch.exp(-self.beta * excess)
+        distrust = (self.beta * (losses - entropies)).clamp(min=0, max=60)  # e^-60: nothing, and never all zeros
+        return marginal_weight(entropies, self.kappa, self.tau) * torch.exp(-distrust)
 
 
 @register_scale("tilted")

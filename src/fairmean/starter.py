@@ -28,7 +28,7 @@ kappa = 1.0                     # extra weight of a large loss: at most 1 + kapp
 tau = 1.0                       # the loss at which half the extra weight is given
 
 [train]
-rounds = 150
+rounds = 100
 lr = 0.1
 lr_decay = 1.0                  # factor per round
 batch = 0                       # samples per client and step; 0: all of them

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fairmean.config import Config, assign, gather, literal, parse
 from fairmean.errors import Diverged, UserError
-from fairmean.experiment import Progress, folder_of, resolve, run_config
+from fairmean.experiment import TRUST, Progress, folder_of, resolve, run_config
 from fairmean.methods import named_methods
 from fairmean.metrics import METRICS
 from fairmean.runfolder import RunFolder
@@ -102,6 +102,9 @@ def plan(
     methods, attacks = _unique(methods or swept["methods"]), _unique(attacks or swept["attacks"])
     seeds = _unique(seeds or swept["seeds"])
     runs = []
+    owners = [spec(text, "method")["method"] for text in methods]
+    if "trust" not in tree.get("data", {}) and any(_needs_trust(owner) for owner in owners):
+        assign(tree, "data.trust", TRUST)  # left out of the test data for every method, so that the runs stay paired
     for method_spec, values in itertools.product(methods, list(itertools.product(*grid.values()))):
         others = dict(zip(grid, values, strict=True))
         label = " ".join([_label(method_spec), *(f"{key.split('.')[-1]}={value}" for key, value in others.items())])
@@ -115,6 +118,12 @@ def plan(
             assign(one, "seed", seed)
             runs.append((label, _label(attack_spec), parse(one)))
     return runs
+
+
+def _needs_trust(owner: dict[str, Any]) -> bool:
+    name = owner.get("aggregator", owner["name"])
+    named = named_methods().get(name)
+    return named is not None and "trust" in named.rule().requires
 
 
 def _grid(given: Any) -> dict[str, list[Any]]:
@@ -171,7 +180,7 @@ def _record(
     record: dict[str, Any] = {"method": method, "attack": attack, "seed": config.seed}
     try:
         result = run_config(config, tell)
-        values = {name: math.nan if result.summary[name] is None else result.summary[name] for name in METRICS}
+        values = {name: result.summary[name] for name in METRICS}
         return record | {"status": "finished"} | values | {"folder": str(result.folder)}
     except Diverged:
         nothing = dict.fromkeys(METRICS, math.nan)
@@ -184,7 +193,7 @@ def _collect(runs: list[tuple[str, str, Config]], records: list[dict[str, Any]])
     for key in itertools.product(methods, attacks):
         mine = [r for r in records if (r["method"], r["attack"]) == key]
         cells[key] = Cell({name: np.array([r[name] for r in mine]) for name in METRICS})
-    first = resolve(runs[0][2])
+    first = resolve(next((config for _, _, config in runs if config.attack.name != "none"), runs[0][2]))
     folder = Path(first.run.dir) / first.run.name
     text = io.StringIO()
     writer = csv.DictWriter(text, records[0].keys(), lineterminator="\n")

@@ -80,15 +80,14 @@ def records(rows: Sequence[dict[str, object]]) -> str:
 
 
 def headline(config: Config) -> str:
-    """What was run, in one line."""
+    """What was run, in one line; under an attack, who is poisoned."""
     part, attack = config.partition, config.attack
     ids = poisoned_clients(part.clients, attack.clients, attack.fraction, attack.pick, config.seed)
-    who = ", ".join(map(str, ids)) if len(ids) <= 5 else f"{len(ids)} of {part.clients}"
+    who = ", ".join(map(str, ids)) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {part.clients})"
     kind = f"Dirichlet {part.alpha:g}" if part.name == "dirichlet" else part.name
-    return (
-        f"{config.data.name} · {part.clients} clients, {kind} · clients {who or 'none'} poisoned · "
-        f"{config.train.rounds} rounds · {config.train.device}"
-    )
+    poisoned = f"clients {who} poisoned" if len(ids) and attack.name != "none" else "none poisoned"
+    parts = (config.data.name, f"{part.clients} clients, {kind}", poisoned)
+    return " · ".join([*parts, f"{config.train.rounds} rounds", config.train.device])
 
 
 def footer(result: Comparison) -> str:
@@ -121,7 +120,7 @@ def run(result: Result) -> str:
         f"{method.name} {hyper} · attack {result.config.attack.name}",
         columns(
             [[f"{s[name]:.4g}" for name in METRICS] + [f"{s['loss_dispersion']:.3g}"]],
-            [*METRICS, "loss dispersion D_τ"],
+            [*METRICS, "loss dispersion D_1"],
         ),
         "accuracy per client: "
         + " ".join(

@@ -137,7 +137,12 @@ def test_kappa_zero_is_mean_bit_for_bit(federation, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_poisoned_client_is_an_honest_client_on_relabelled_data(images, name, mode):
     poisoned = build(images, clients=6, attack="random", poisoned=np.array([1, 4]))
-    relabelled = replace(poisoned, clean_y=poisoned.y, regular=np.ones(6, dtype=bool))
+    labels = images.train_y.copy()
+    labels[poisoned.rows] = poisoned.y.numpy()
+    owners = np.repeat(np.arange(6), poisoned.sizes)[np.argsort(poisoned.rows)]
+    honest = build(replace(images, train_y=labels, train_clients=owners), partition_name="given", clients=6)
+    relabelled = replace(honest, test_x=poisoned.test_x)  # test data follows labels: of no consequence for training
+    assert relabelled.regular.all()
     assert (poisoned.y != poisoned.clean_y).any()
     one, _ = simulate(poisoned, method(name), **MODES[mode])
     other, _ = simulate(relabelled, method(name), **MODES[mode])
@@ -183,14 +188,67 @@ def test_gradient_is_the_gradient_of_the_objective(federation):
     torch.testing.assert_close((before - simulator.w) / 0.1, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_resume_from_any_round_is_exact(federation):
-    whole, _ = simulate(federation, method("fairmean"), rounds=6, dtype=torch.float32, **MODES["local"])
-    half, _ = simulate(federation, method("fairmean"), rounds=3, dtype=torch.float32, **MODES["local"])
-    again, _ = simulate(federation, method("fairmean"), rounds=0, dtype=torch.float32, **MODES["local"])
+@pytest.mark.parametrize("mode", ["local", "partial"])
+@pytest.mark.parametrize("name", ["fairmean", "bant", "fedmdfg", "centered-clipping"])
+def test_resume_from_any_round_is_exact(federation, name, mode):
+    """Model and state are all a run carries from round to round."""
+    rule = METHODS[name]
+    whole, _ = simulate(federation, rule, rounds=6, dtype=torch.float32, **MODES[mode])
+    half, _ = simulate(federation, rule, rounds=3, dtype=torch.float32, **MODES[mode])
+    again, _ = simulate(federation, rule, rounds=0, dtype=torch.float32, **MODES[mode])
     again.w.copy_(half.w)
+    if name != "fairmean":
+        again.step(3)
+        assert not torch.equal(again.w, whole.w)  # the state matters
+        again.w.copy_(half.w)
+    again.state = half.state
     for t in range(3, 6):
         again.step(t)
     assert torch.equal(again.w, whole.w)
+    assert all(torch.equal(again.state[key], whole.state[key]) for key in whole.state)
+
+
+def test_local_steps_draw_fresh_dropout_masks(federation, monkeypatch):
+    monkeypatch.setitem(build_model.__globals__["MODELS"], "small", small_cnn)
+    simulator, _ = simulate(federation, method("mean"), rounds=0, model="small", local_steps=3)
+    clients = simulator.participants(0)
+    assert len({simulator._feed(step, clients).key for step in range(3)}) == 3
+    steps = [simulator._feed(step, clients) for step in range(3)]
+    assert len({step.key for step in steps}) == 3
+
+
+def test_a_far_off_model_is_no_reason_for_nan(federation):
+    """Excess losses of hundreds at every client: the fused path stays finite, as the reference does."""
+    far = replace(federation, x=federation.x * 1000)
+    rule = method("fairmean-split")
+    fast, _ = simulate(far, rule, rounds=1, dtype=torch.float32)
+    slow, _ = simulate(far, rule, rounds=1, dtype=torch.float32, engine="reference")
+    assert slow.w.isfinite().all()
+    assert fast.w.isfinite().all()
+
+
+class Reused(nn.Module):
+    """A parameter that is never used, one that is used twice, and a shared dropout."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.first, self.twice, self.last = nn.Linear(784, 16), nn.Linear(16, 16), nn.Linear(16, classes)
+        self.unused = nn.Parameter(torch.ones(3))
+        self.drop = nn.Dropout(0.2)
+        self.body = nn.Sequential(nn.Flatten(), self.first, nn.ReLU(inplace=True), self.drop, self.twice, self.drop)
+
+    def forward(self, x):
+        return self.last(self.twice(self.body(x)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["fairmean", "krum", "cwtm", "term-hierarchical"])
+def test_models_that_are_not_plain(federation, name, mode, monkeypatch):
+    monkeypatch.setitem(build_model.__globals__["MODELS"], "reused", Reused)
+    fast, _ = simulate(federation, METHODS[name], model="reused", chunk=100, **MODES[mode])
+    slow, _ = simulate(federation, METHODS[name], model="reused", engine="reference", **MODES[mode])
+    assert (fast.w - slow.w).norm() <= 1e-9 * slow.w.norm()
+    assert not any(type(m) is nn.Dropout for m in fast.net.model.modules())
 
 
 def test_evaluation_counts_hits_per_client(federation):

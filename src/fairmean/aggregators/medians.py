@@ -24,6 +24,8 @@ def middle_mean(messages: Tensor, low: int, high: int) -> Tensor:
     thread: NumPy's vectorised sort is then faster than any selection (by 1.3× at n = 1,000, f = 100).
     """
     n, d = messages.shape
+    if messages.dtype == torch.bfloat16:  # NumPy has none
+        return middle_mean(messages.float(), low, high).to(messages.dtype)
     if messages.device.type != "cpu":
         return messages.sort(dim=0).values[low:high].mean(0)
     out = torch.empty(d, dtype=messages.dtype)

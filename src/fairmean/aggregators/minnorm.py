@@ -146,19 +146,19 @@ class FedMDFG(GramRule):
 
     The fairness message Σ h_i v_i joins when angle(f, 1) > θ, or when some but not all losses rose above their running
     expectation. d is scaled to the mean message's norm, then stepped by 2^s·lr, halved until every client's loss has
-    fallen by β·step·d·v_i (at most 2s halvings; then the largest step that lowers the sum).
+    fallen by ``armijo``·step·d·v_i (at most 2s halvings; then the largest step that lowers the sum).
     """
 
     theta: float = 11.25
     s: int = 5
-    beta: float = 1e-4
+    armijo: float = 1e-4
     line_search: bool = True
     rung: ClassVar[Rung] = Rung.EXTRA
 
     def __post_init__(self) -> None:
         within("theta", self.theta, 0, 90, "degrees")
         at_least("s", self.s, 0)
-        at_least("beta", self.beta, 0)
+        at_least("armijo", self.armijo, 0)
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ class FedMDFG(GramRule):
         sums = []
         for step in steps:
             after = round.trial(weights, step)
-            if (after <= round.losses - self.beta * step * slopes).all():
+            if (after <= round.losses - self.armijo * step * slopes).all():
                 return step
             sums.append(float(after.sum()) if after.isfinite().all() else float("inf"))
         lower = [step for step, total in zip(steps, sums, strict=True) if total < float(round.losses.sum())]

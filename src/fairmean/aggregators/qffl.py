@@ -13,7 +13,7 @@ from fairmean.hyper import at_least
 @register(
     "qffl-normalised",
     reference="Li et al. 2020 (q-FedSGD)",
-    when="q-FFL without a step size to tune.",
+    when="q-FFL with the step that its own smoothness estimate allows, at most lr.",
 )
 @dataclass(frozen=True)
 class QFFLNormalised(GramRule):

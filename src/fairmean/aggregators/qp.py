@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -26,74 +27,69 @@ def min_norm(
     M may be singular: proximal steps λ ← argmin λᵀMλ + ρ‖λ − λ_old‖² are repeated until the duality gap closes.
     """
     n = len(M)
-    if n == 1:
-        return torch.ones_like(M[0])
-    H, size = _scaled(M)
-    if size == 0:
-        return _feasible(n, lower, upper).to(M)
+    if not bool(M.isfinite().all()):  # a diverging run: let its loss say so
+        return torch.full_like(M[0], torch.nan)
     low = np.zeros(n) if lower is None else lower.cpu().numpy()
     high = np.ones(n) if upper is None else upper.cpu().numpy()
-    x: Array | None = None if at_least is None else at_least.cpu().numpy()
-    if x is not None:
-        x = x / max(np.abs(x).max(), 1e-300)
-    weights = np.clip(_feasible(n, lower, upper).cpu().numpy(), low, high)
-    best, best_gap = weights, np.inf
+    norms = M.diagonal().clamp(min=0).sqrt().cpu().numpy()
+    norms[norms == 0] = norms[norms > 0].min() if norms.any() else 1.0
+    # λ_i = c_i x_i with c_i ∝ 1/‖v_i‖: the problem in x has a unit diagonal, however unequal the messages are
+    c = norms.min() / norms
+    H = M.cpu().numpy() / np.outer(norms, norms)
+    extra = None if at_least is None else at_least.cpu().numpy() * c
+    if extra is not None:
+        extra = extra / max(np.abs(extra).max(), 1e-300)
+    start = _feasible(low, high)
+    best, best_gap, x = start, np.inf, start / c
     for _ in range(_ROUNDS):
-        weights, multiplier = _solve(H + _PROXIMAL * np.eye(n), -_PROXIMAL * weights, low, high, x)
-        gap = duality_gap(H, weights, low, high, x, multiplier)
+        x, multiplier = _solve(H + _PROXIMAL * np.eye(n), -_PROXIMAL * x, c, low / c, high / c, extra)
+        gap = duality_gap(H, x, c, low, high, extra, multiplier)
         if gap >= best_gap:
             break
-        best, best_gap = weights, gap
+        best, best_gap = c * x, gap
         if gap <= _GAP:
             break
     if not best_gap <= 1e-6:
-        raise ArithmeticError(f"least-norm problem with {n} clients not solved: duality gap {best_gap:.1e}")
+        warnings.warn(f"least-norm problem with {n} clients: duality gap {best_gap:.1e} left", stacklevel=2)
     return torch.from_numpy(best).to(M)
 
 
-def _scaled(M: Tensor) -> tuple[Array, float]:
-    size = float(M.diagonal().mean())
-    return (np.ascontiguousarray((M / size).cpu().numpy()) if size > 0 else np.zeros(0)), size
-
-
-def _feasible(n: int, lower: Tensor | None, upper: Tensor | None) -> Tensor:
+def _feasible(low: Array, high: Array) -> Array:
     """Some point of the box with Σλ = 1."""
-    if lower is None or upper is None:
-        return torch.full((n,), 1 / n, dtype=torch.float64)
-    room = upper - lower
-    return lower + room * ((1 - lower.sum()) / room.sum().clamp(min=1e-300))
+    room = high - low
+    return np.asarray(low + room * ((1 - low.sum()) / max(room.sum(), 1e-300)))
 
 
-def _solve(H: Array, f: Array, low: Array, high: Array, x: Array | None) -> tuple[Array, float]:
-    """(λ, multiplier of x·λ ≥ 0)."""
+def _solve(H: Array, f: Array, c: Array, low: Array, high: Array, extra: Array | None) -> tuple[Array, float]:
+    """(x, multiplier of extra·x ≥ 0) of min ½xᵀHx + f·x, c·x = 1, low ≤ x ≤ high."""
     try:
         import daqp
     except ImportError:
         raise UserError("this method needs the QP solver daqp: pip install daqp") from None
     n = len(f)
-    rows = [np.ones(n)] if x is None else [np.ones(n), x]
-    upper = np.concatenate([high, [1.0], [] if x is None else [1e30]])
-    lower = np.concatenate([low, [1.0], [] if x is None else [0.0]])
+    rows = [c] if extra is None else [c, extra]
+    upper = np.concatenate([high, [1.0], [] if extra is None else [1e30]])
+    lower = np.concatenate([low, [1.0], [] if extra is None else [0.0]])
     sense = np.zeros(len(upper), dtype=np.int32)
     sense[n] = _EQUALITY
     answer: Any = daqp.solve(H, f, np.array(rows), upper, lower, sense, primal_tol=1e-13)
-    weights, _, flag, info = answer
+    x, _, flag, info = answer
     if flag < 1:
         raise ArithmeticError(f"least-norm problem with {n} clients: the solver gave up (exit flag {flag})")
-    weights = np.clip(weights, low, high)
-    return weights, 0.0 if x is None else abs(float(info["lam"][n + 1]))
+    return np.clip(x, low, high), 0.0 if extra is None else abs(float(info["lam"][n + 1]))
 
 
-def duality_gap(H: Array, weights: Array, low: Array, high: Array, x: Array | None, multiplier: float) -> float:
-    """λᵀHλ − min over the box with Σμ = 1 of (Hλ − νx)·μ, for the Lagrangian with ν on x·λ ≥ 0; 0 at the optimum.
+def duality_gap(H: Array, x: Array, c: Array, low: Array, high: Array, extra: Array | None, multiplier: float) -> float:
+    """xᵀHx − min over feasible y of (Hx − ν extra)·y, with ν for extra·x ≥ 0; 0 at the optimum.
 
-    Also counts what the constraints miss.
+    In units of the smallest squared norm, which the optimum cannot exceed. Also counts what the constraints miss.
     """
-    slope = H @ weights
-    value, missed = float(weights @ slope), abs(float(weights.sum()) - 1)
-    if x is not None:
-        slope = slope - multiplier * x
-        missed += max(0.0, -float(x @ weights))
+    slope = H @ x
+    value, missed = float(x @ slope), abs(float(c @ x) - 1)
+    if extra is not None:
+        slope = slope - multiplier * extra
+        missed += max(0.0, -float(extra @ x))
+    slope = slope / c  # per unit of λ_i
     order = np.argsort(slope)
     room = (high - low)[order]
     filled = np.clip(1 - low.sum() - (np.cumsum(room) - room), 0, room)

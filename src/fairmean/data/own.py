@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fairmean.data import store
 from fairmean.data.dataset import Dataset
 from fairmean.errors import UserError
-from fairmean.importing import call
+from fairmean.importing import call, source_digest
 
 REQUIRED = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("clients_train", "clients_test")
@@ -61,10 +61,10 @@ def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def digest(name: str) -> str | None:
-    """SHA-256 of the user's file or folder, so that a run is tied to its content; None for anything else."""
+    """SHA-256 of the user's file, folder or module, so that a run is tied to its content; None for anything else."""
     file = Path(name).expanduser()
     if not is_own(name) or not file.exists():
-        return None
+        return source_digest(name)
     sha = hashlib.sha256()
     for part in [file] if file.is_file() else sorted(file.glob("*.npy")):
         sha.update(part.name.encode())

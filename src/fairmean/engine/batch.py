@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ class Span:
     equal: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Batch:
     """Samples of the clients taking part, client after client: client k owns ``offsets[k]:offsets[k+1]``.
 
@@ -93,8 +93,7 @@ class Feeder:
         key = derive(self.seed, "dropout", step) & 0xFFFFFFFF if self.keyed else 0
         everything = self.batches.full and len(clients) == self.federation.clients
         if everything and self._whole is not None:
-            self._whole.key = key
-            return self._whole
+            return replace(self._whole, key=key)
         device = self.x.device
         lengths = self.batches.lengths[clients]
         if everything:

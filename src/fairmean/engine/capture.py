@@ -29,6 +29,7 @@ class Capture:
             layer: (place[id(layer.weight)], None if layer.bias is None else place[id(layer.bias)])
             for layer in self._layers
         }
+        self._versions: dict[nn.Module, int] = {}
         self._twice = False
 
     def fits(self, x: Tensor) -> bool:
@@ -42,7 +43,8 @@ class Capture:
         rows = torch.arange(2, device=x.device)
         with self.recording():
             value = self._net.logits(sample, rows, 0).square().sum(1)
-            if self._twice or len(self._seen) != len(self._layers):
+            changed = any(self._seen[layer][1]._version != version for layer, version in self._versions.items())
+            if self._twice or changed or len(self._seen) != len(self._layers):
                 return False
             got = torch.zeros(2, len(self._net.flat), device=x.device, dtype=self._net.flat.dtype)
             try:
@@ -65,6 +67,7 @@ class Capture:
         def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             self._twice |= layer in self._seen
             self._seen[layer] = (inputs[0].detach(), output)
+            self._versions[layer] = output._version
 
         handles = [layer.register_forward_hook(hook) for layer in self._layers]
         try:
@@ -73,10 +76,6 @@ class Capture:
             for handle in handles:
                 handle.remove()
             self._seen.clear()
-
-    def forget(self) -> None:
-        """Make room for the next forward pass."""
-        self._seen.clear()
 
     def gradients(self, losses: Tensor, per_row: Tensor, bounds: list[int], out: Tensor) -> None:
         """``out[k]`` = the gradient of Σ per_row·losses over rows ``bounds[k]:bounds[k+1]`` of the last pass."""

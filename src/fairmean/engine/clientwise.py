@@ -23,18 +23,19 @@ def client_gradients(
     With ``capture``, clients share forward and backward passes; without, each client has its own.
     """
     losses, entropies = [], []
-    for span in batch.spans(chunk if capture else 1):
-        spread = _together if capture and len(span.parts) == 1 else _one_by_one
-        f, h = spread(net, batch, span, chunk, tilt, capture, out[span.clients])
+    alone = [batch.span(k, k + 1, chunk) for k in range(len(batch.clients))] if capture is None else []
+    for span in alone or batch.spans(chunk):
+        if capture is not None and len(span.parts) == 1:
+            f, h = _together(net, batch, span, tilt, capture, out[span.clients])
+        else:
+            f, h = _one_by_one(net, batch, span, tilt, out[span.clients])
         losses.append(f)
         entropies.append(h)
     return torch.cat(losses), torch.cat(entropies)
 
 
-def _together(
-    net: Net, batch: Batch, span: Span, chunk: int, tilt: float, capture: Capture | None, out: Tensor
-) -> tuple[Tensor, Tensor]:
-    assert capture is not None
+def _together(net: Net, batch: Batch, span: Span, tilt: float, capture: Capture, out: Tensor) -> tuple[Tensor, Tensor]:
+    """All clients of a span by one pass."""
     with capture.recording():
         values, logits = sample_losses(net, batch, span.parts[0])
         f, share = client_losses(values, span, tilt)
@@ -44,21 +45,26 @@ def _together(
     return f, client_means(entropy(logits), span)
 
 
-def _one_by_one(
-    net: Net, batch: Batch, span: Span, chunk: int, tilt: float, capture: Capture | None, out: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The span's one client, in parts of ``chunk`` rows."""
-    parts = [
-        slice(a, min(a + chunk, span.start + span.count)) for a in range(span.start, span.start + span.count, chunk)
-    ]
-    pieces = [sample_losses(net, batch, part) for part in parts]
-    f, share = client_losses(torch.cat([values for values, _ in pieces]), span, tilt)
-    rows = row_coefficients(torch.ones_like(f), share, span, out.dtype)
+def _one_by_one(net: Net, batch: Batch, span: Span, tilt: float, out: Tensor) -> tuple[Tensor, Tensor]:
+    """The span's one client, part after part.
+
+    Without a tilt a sample's share is known beforehand, so each part's graph is gone before the next; with one, all
+    graphs wait for all losses.
+    """
     net.aim(out[0].zero_())
-    for part, (values, _) in zip(parts, pieces, strict=True):
-        values.backward(rows[part.start - span.start : part.stop - span.start])  # type: ignore[no-untyped-call]
+    values, uncertainties = [], []
+    for part in span.parts:
+        losses, logits = sample_losses(net, batch, part)
+        if tilt == 0:
+            losses.backward(torch.full_like(losses, 1 / span.count))  # type: ignore[no-untyped-call]
+            losses = losses.detach()
+        values.append(losses)
+        uncertainties.append(entropy(logits))
+    f, share = client_losses(torch.cat(values), span, tilt)
+    if share is not None:
+        torch.cat(values).backward(share.to(out.dtype))  # type: ignore[no-untyped-call]
     net.forget()
-    return f, client_means(torch.cat([entropy(logits) for _, logits in pieces]), span)
+    return f, client_means(torch.cat(uncertainties), span)
 
 
 def local_round(
@@ -103,7 +109,7 @@ def _local_update(net: Net, steps: list[Batch], k: int, w: Tensor, local_lr: flo
     """(w − w_k)/local_lr; the net is at w again afterwards."""
     gradient = torch.empty(1, len(w), dtype=w.dtype, device=w.device)
     for batch in steps:
-        _one_by_one(net, batch, batch.span(k, k + 1, chunk), chunk, tilt, None, gradient)
+        _one_by_one(net, batch, batch.span(k, k + 1, chunk), tilt, gradient)
         net.flat.add_(gradient[0], alpha=-local_lr)
     update = (w - net.flat) / local_lr
     net.flat.copy_(w)

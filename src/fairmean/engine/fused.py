@@ -40,7 +40,7 @@ def fused_round(
         each_scaled.append(scaled)
     losses, coefficients = _cat(each_losses), _cat(each_scaled)
     if method.scale.normalised:
-        factor = torch.where(coefficients.sum() == 0, 0.0, weights.sum() / coefficients.sum())
+        factor = method.normaliser(weights, coefficients)
         coefficients = coefficients * factor
         net.scale_gradient(factor)
     return losses, Outcome(None, coefficients, state)

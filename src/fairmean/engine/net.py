@@ -81,20 +81,15 @@ class Net:
             parameter.grad = None
 
     def descend(self, lr: float) -> None:
-        """w ← w − lr·gradient, wherever the gradient is."""
+        """w ← w − lr·gradient, wherever the gradient is; a parameter without one stays."""
+        live = [p for p in self._parameters if p.grad is not None]
         with torch.no_grad():
-            torch._foreach_add_(list[Tensor](self._parameters), self._gradients(), alpha=-lr)
+            torch._foreach_add_(list[Tensor](live), self._gradients(), alpha=-lr)
 
-    def scale_gradient(self, factor: Tensor) -> None:
-        """Multiply the gradient by a number on the device."""
-        torch._foreach_mul_(self._gradients(), factor.to(self.flat.dtype))
-
-    def gradient(self) -> Tensor:
-        """The gradient as one flat vector, copied."""
-        flat = torch.empty_like(self.flat)
-        for view, gradient in zip(self.views(flat), self._gradients(), strict=True):
-            view.copy_(gradient)
-        return flat
+    def scale_gradient(self, factor: Tensor | float) -> None:
+        """Multiply the gradient by a number."""
+        factor = factor.to(self.flat.dtype) if isinstance(factor, Tensor) else factor
+        torch._foreach_mul_(self._gradients(), factor)
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self._parameters if p.grad is not None]

@@ -40,8 +40,9 @@ def reference_round(
             t = method.scale.tilt
             loss = losses_k.mean() if t == 0 else (torch.logsumexp(t * losses_k, 0) - math.log(len(y))) / t
             gradient = torch.empty_like(w_k)
-            for view, part in zip(net.views(gradient), torch.autograd.grad(loss, parameters), strict=True):
-                view.copy_(part)
+            parts = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for view, part in zip(net.views(gradient), parts, strict=True):
+                view.copy_(torch.zeros_like(view) if part is None else part)
             if step == 0:
                 p = logits.detach().softmax(1)
                 losses.append(loss.detach().double())

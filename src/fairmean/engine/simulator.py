@@ -141,6 +141,7 @@ class Simulator:
         """Room for the n×d gradients, kept for the whole run, where the method looks at them; and how to get them."""
         if self.method.rung <= Rung.LOSSES:
             return None, None
+        own_rows = self.engine == "reference" or self.training.local_steps > 1  # those paths make their own
         n, d = len(self.participants(0)), len(self.w)
         need, have = n * d * self.w.element_size(), _memory(self.w.device)
         if need > 0.7 * have:
@@ -148,6 +149,8 @@ class Simulator:
                 f"{self.method.name} looks at every client's gradient: {n:,} × {d:,} numbers are "
                 f"{need / 2**30:.0f} GiB of {have / 2**30:.0f}; use fewer clients per round (train.participation)"
             )
+        if own_rows:
+            return None, None
         capture = Capture(self.net)
         return self.w.new_empty(n, d), capture if capture.fits(self.federation.x) else None
 
