@@ -7,6 +7,7 @@ import json
 import math
 import random
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -376,3 +377,64 @@ def test_divergence_in_the_last_round(capsys, here):
 def test_divergence_in_the_library(here):
     with pytest.raises(Diverged, match="1/L_Φ"):
         run({"train": {"rounds": 30, "lr": 1e37}, "model": {"name": "linear"}})
+
+
+@pytest.mark.parametrize("name", ["fedmgda+", "fairmoo", "fedmdfg", "fedlf", "adafed", "krum", "lfighter", "bant"])
+def test_every_kind_of_rule_diverges_politely(name, tmp_path):
+    """A hopeless step size ends in Diverged, whatever a rule does with numbers that are not finite."""
+    with pytest.raises(Diverged, match="step-size bound"):
+        fairmean.run(
+            model={"name": "mlp"}, method={"name": name}, train={"rounds": 30, "lr": 1e30}, run={"dir": str(tmp_path)}
+        )
+
+
+def test_a_finished_run_without_a_regular_participant_can_be_shown_again(tmp_path, capsys):
+    """Few participants: the last round may have had poisoned ones alone, and no dispersion to speak of."""
+    words = ["run", "model.name=linear", "train.rounds=2", "train.participation=0.1", f"run.dir={tmp_path}"]
+    for seed in range(12):
+        for _ in range(2):
+            assert main([*words, f"seed={seed}"]) == 0
+    assert "nan" in capsys.readouterr().out
+
+
+def test_an_edited_model_is_another_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = "from torch import nn\ndef make(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(784, {}))\n"
+    folders = set()
+    for width in ("classes", "classes + 0"):
+        (tmp_path / "edited_model.py").write_text(source.format(width))
+        result = fairmean.run(model={"name": "edited_model:make"}, train={"rounds": 1})
+        folders.add(result.folder)
+    assert len(folders) == 2
+
+
+@pytest.mark.parametrize("name", ["bant", "fedmdfg", "centered-clipping"])
+def test_states_are_kept_in_checkpoints(name, tmp_path, monkeypatch):
+    """Stopped after three rounds and run again, a rule with memory ends as if never stopped."""
+    config = {"model": {"name": "linear"}, "method": {"name": name}, "train": {"rounds": 7, "participation": 0.6}}
+    whole = fairmean.run(config, run={"dir": str(tmp_path / "whole")})
+
+    def stop(progress):
+        if progress.round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fairmean.run(config, report=stop, run={"dir": str(tmp_path / "parts")})
+    parts = fairmean.run(config, run={"dir": str(tmp_path / "parts")})
+    one, other = (torch.load(result.folder / "checkpoint.pt", weights_only=True) for result in (whole, parts))
+    assert torch.equal(one["w"], other["w"])
+    assert all(torch.equal(one["state"][key], other["state"][key]) for key in one["state"])
+    assert whole.table.read_bytes() == parts.table.read_bytes()
+
+
+def test_a_trust_set_is_held_out_for_everyone_in_a_comparison(tmp_path):
+    result = fairmean.compare(
+        methods=["mean", "bant"],
+        attacks=["none"],
+        model={"name": "linear"},
+        train={"rounds": 1},
+        run={"dir": str(tmp_path)},
+    )
+    tests = [np.load(Path(record["folder"]) / "partition.npz")["test_rows"] for record in result.records]
+    assert len(tests[0]) == 900
+    assert (tests[0] == tests[1]).all()
