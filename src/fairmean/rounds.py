@@ -143,7 +143,7 @@ class Method:
 
         if self.rung >= Rung.COORDINATES:
             round.layers = access.layers
-            round.messages = products.messages()
+            products.lazy["messages"] = products.messages
             if access.output is not None:
                 output = access.output
                 products.lazy["output"] = lambda: output(round.messages)
