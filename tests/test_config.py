@@ -248,3 +248,10 @@ def test_compositions_are_spelled_out(method, name, scale, aggregator):
 def test_a_mistyped_name_is_an_error_in_a_composition_too(method):
     with pytest.raises(UserError, match="did you mean 'krum'"):
         parse({"method": method})
+
+
+@pytest.mark.parametrize("name", ["fairmean+cwtm", "fairmean+nnm+fedmgda+", "qffl+clip+nnm+krum"])
+def test_a_composition_by_its_name(name):
+    config = parse({"method": {"name": name}})
+    assert config.method.build().name == config.method.name == name
+    assert parse(tomllib.loads(to_toml(config))) == config

@@ -67,6 +67,27 @@ def test_add_a_method(tmp_path, monkeypatch, registry, capsys):
     torch.testing.assert_close(direction, torch.tensor([0.0, 0.0, 0.5, 0.5]))
     assert main(["list", "methods"]) == 0
     assert "you, today" in capsys.readouterr().out
+    assert str(space["result"]).startswith("  ")
+    assert "worst-half q=0.8" in str(space["result"])
+
+
+def test_a_module_of_ones_own_from_the_command_line(tmp_path, monkeypatch, registry, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
+    (tmp_path / "my_rules.py").write_text(block[: block.index("result =")])
+    words = [
+        "compare",
+        "--methods",
+        "mean,worst-half:q=0.8",
+        "--attacks",
+        "none",
+        "train.rounds=2",
+        "model.name=linear",
+    ]
+    assert main([*words, "--import", "my_rules"]) == 0
+    assert "worst-half q=0.8" in capsys.readouterr().out
+    assert main([*words, "--import", "my_rulez"]) == 2
+    assert "no module 'my_rulez'" in capsys.readouterr().err
 
 
 def test_another_package_adds_a_method(tmp_path, monkeypatch, registry):

@@ -154,9 +154,9 @@ def test_evaluation_every_so_often(here):
 def test_partial_participation_in_the_table(here):
     table = rows(run(QUICK, **{"train.participation": 0.3}))
     for t in range(6):
-        clients = [int(row["client"]) for row in table if row["round"] == str(t)]
-        assert len(clients) == len(set(clients)) == 3
-        assert clients == sorted(clients)
+        evaluated = [int(row["client"]) for row in table if row["round"] == str(t) and row["accuracy"]]
+        assert evaluated == list(range(10))  # an evaluation covers everyone
+        assert sum(1 for row in table if row["round"] == str(t) and row["loss"]) == 3
 
 
 def test_partition_has_every_training_sample_once(result):

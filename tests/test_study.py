@@ -89,7 +89,7 @@ def test_estimate():
         (
             "fairmean+fedavg:kappa=4",
             "method",
-            {"method": {"name": "fairmean+fedavg", "scale": "fairmean", "aggregator": "fedavg", "kappa": 4}},
+            {"method": {"name": "fairmean+fedavg", "kappa": 4}},
         ),
         ("pairwise:rho=0.5", "attack", {"attack": {"name": "pairwise", "rho": 0.5}}),
         ("pairwise:clients=[8, 9]", "attack", {"attack": {"name": "pairwise", "clients": [8, 9]}}),

@@ -21,10 +21,6 @@ def _first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().splitlines()[0]
 
 
-def _hyper(values: dict[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in values.items())
-
-
 def methods() -> Rows:
     """Every named method, by rung."""
     rows = []
@@ -36,7 +32,7 @@ def methods() -> Rows:
                 "rung": int(rule.rung),
                 "server sees": rule.rung.sees,
                 "assumes": rule.assumes,
-                "hyper-parameters": _hyper(named.hyper),
+                "hyper-parameters": named.hyper,
                 "rule": named.equation,
                 "reference": named.reference,
             }
@@ -69,7 +65,7 @@ def partitions() -> Rows:
 def scales() -> Rows:
     """Every scale: what a client does to its own gradient."""
     return [
-        {"name": name, "hyper-parameters": _hyper(hyper_parameters(scale)), "rule": _first_line(scale)}
+        {"name": name, "hyper-parameters": hyper_parameters(scale), "rule": _first_line(scale)}
         for name, scale in SCALES.items()
     ]
 
@@ -81,7 +77,7 @@ def aggregators() -> Rows:
             "name": name,
             "rung": int(entry.rule.rung),
             "assumes": entry.rule.assumes,
-            "hyper-parameters": _hyper(hyper_parameters(entry.rule)),
+            "hyper-parameters": hyper_parameters(entry.rule),
             "rule": _first_line(entry.rule),
             "reference": entry.reference,
         }
@@ -92,7 +88,7 @@ def aggregators() -> Rows:
 def mixings() -> Rows:
     """Every pre-aggregation."""
     return [
-        {"name": name, "hyper-parameters": _hyper(hyper_parameters(rule)), "rule": _first_line(rule)}
+        {"name": name, "hyper-parameters": hyper_parameters(rule), "rule": _first_line(rule)}
         for name, rule in MIXINGS.items()
     ]
 

@@ -16,10 +16,13 @@ from fairmean.config import gather, literal, parse, to_toml
 from fairmean.data.store import folder as cache_folder
 from fairmean.errors import Busy, Diverged, UserError
 from fairmean.experiment import build_simulator, folder_of, resolve, run_config
+from fairmean.importing import import_module
 from fairmean.methods import named_methods
 from fairmean.progress import Live
 from fairmean.runfolder import to_json
 from fairmean.study import Comparison, compare, plan
+
+_IMPORT = "a module that registers methods of your own"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if more:  # settings may also stand after options
         arguments.settings += more
     try:
+        for module in getattr(arguments, "modules", []):
+            import_module(module)
         arguments.call(arguments)
     except UserError as error:
         return _fail(str(error), 2)
@@ -65,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--json", action="store_true", help="print the result as JSON")
         verb.add_argument("--dry-run", action="store_true", help="say what would be run, and write nothing")
         verb.add_argument("--quiet", action="store_true", help="no progress")
+        verb.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help=_IMPORT)
     study.add_argument(
         "--methods", metavar="A,B:key=value:key=value", help="or all; default: mean, fedavg, qffl, fairmean, …"
     )
@@ -74,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     lists = verbs.add_parser("list", help="what there is: methods, attacks, …")
     lists.add_argument("what", choices=catalogue.CATALOGUE)
     lists.add_argument("--json", action="store_true", help="print as JSON")
+    lists.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help=_IMPORT)
     lists.set_defaults(call=_list)
 
     sets = verbs.add_parser("data", help="data sets: list, get, path")

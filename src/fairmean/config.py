@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from fairmean._version import __version__
+from fairmean.aggregators import AGGREGATORS
 from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.errors import UserError, unknown
 from fairmean.hyper import at_least, within
-from fairmean.methods import Named, compose, method, named_methods
+from fairmean.methods import Named, compose, decompose, method, named_methods
 from fairmean.rounds import Method
+from fairmean.scales import SCALES
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,19 @@ class MethodConfig:
 
     def build(self) -> Method:
         """The method itself."""
+        known, parts = named_methods(), decompose(self.name)
+        if self.name not in known and parts is not None and self.scale is self.aggregator is self.pre is None:
+            return compose(*parts[::2], pre=parts[1], **self.hyper)
+        named = known.get(self.name, Named("none", "mean", ""))
+        if self.name not in known and parts is None and (self.scale is None or self.aggregator is None):
+            scale, plus, rest = self.name.partition("+")
+            raise (
+                unknown("aggregator", rest, AGGREGATORS)
+                if plus and scale in SCALES
+                else unknown("method", self.name, known)
+            )
         if self.scale is self.aggregator is self.pre is None:
             return method(self.name, **self.hyper)
-        known = named_methods()
-        named = known.get(self.name, Named("none", "mean", ""))
-        if self.name not in known and (self.scale is None or self.aggregator is None):
-            raise unknown("method", self.name, known)
         return compose(self.scale or named.scale, self.aggregator or named.aggregator, self.pre or (), **self.hyper)
 
 
@@ -216,7 +225,7 @@ def parse(tree: Mapping[str, Any]) -> Config:
     config = Config(**values)
     built = config.method.build()  # checks names and values, and fills in the defaults
     parts: dict[str, Any] = {}
-    if built.name != config.method.name:  # a composition: say all of it, so that the config means the same by itself
+    if built.name != config.method.name:  # a named method changed: say all of it, so that the config means the same
         named = named_methods().get(config.method.name, Named("none", "mean", ""))
         parts = {
             "scale": config.method.scale or named.scale,

@@ -8,7 +8,8 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -132,6 +133,24 @@ def build_federation(config: Config) -> Federation:
 def build_simulator(config: Config, clients: Federation | None = None) -> Simulator:
     """Everything a run needs in memory; ``clients`` saves building the federation again."""
     clients = clients or build_federation(config)
+    with _own_model(config.model.name, clients.shape):
+        return _simulator(config, clients)
+
+
+@contextmanager
+def _own_model(name: str, shape: tuple[int, ...]) -> Iterator[None]:
+    """A user's model that cannot take the data is a user's mistake."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        if ":" not in name:
+            raise
+        raise UserError(f"model '{name}' fails on an input of shape {shape}: {error}") from error
+
+
+def _simulator(config: Config, clients: Federation) -> Simulator:
     train = config.train
     return Simulator(
         clients,
@@ -257,9 +276,13 @@ class _Recorder:
             if bad is None and not all(map(math.isfinite, losses)):
                 bad = t
             weights = [""] * len(losses) if step.weights is None else map(repr, step.weights.tolist())
-            for client, loss, weight in zip(step.clients.tolist(), losses, weights, strict=True):
+            row = {
+                c: f"{loss!r},{weight}" for c, loss, weight in zip(step.clients.tolist(), losses, weights, strict=True)
+            }
+            # an evaluation covers every client, whether it took part in the round or not
+            for client in range(len(self.regular)) if accuracy else row:
                 tested = f"{accuracy[0][client]!s},{accuracy[1][client]!s}" if accuracy else ","
-                lines.append(f"{t},{client},{int(self.regular[client])},{loss!r},{weight},{tested}\n")
+                lines.append(f"{t},{client},{int(self.regular[client])},{row.get(client, ',')},{tested}\n")
         self.pending.clear()
         self.length = self.folder.append("".join(lines))
         return bad

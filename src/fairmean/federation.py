@@ -138,7 +138,7 @@ def build(
         ("train", owner, data.train_y[rows]),
         ("test", test_owner, data.test_y[test_rows]),
     ):
-        chosen = choose(whose, poisoned, rho if name == "train" else 1.0, generator(seed, "poisoned samples", name))
+        chosen = choose(whose, poisoned, rho, generator(seed, "poisoned samples", name))
         labels.append((clean, np.where(chosen, relabel(clean), clean) if relabel else clean))
         own.append(torch.from_numpy(chosen) if rule.dynamic else None)
     (clean_y, y), (test_y, test_own_y) = labels
@@ -170,7 +170,11 @@ def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str
         raise UserError(f"partition.name = 'given': the data '{data.name}' brings no client ids (clients_train)")
     owner = data.train_clients
     counts = np.bincount(owner, minlength=clients)
-    if len(counts) != clients or counts.min() == 0:
+    if len(counts) != clients and counts.min() > 0:
+        raise UserError(
+            f"partition.name = 'given': the data has {len(counts)} clients; set partition.clients={len(counts)}"
+        )
+    if counts.min() == 0:
         raise UserError(
             f"partition.name = 'given': the data has clients {owner.min()} … {owner.max()}, "
             f"{int((counts == 0).sum())} of them empty, but partition.clients = {clients}; "

@@ -16,16 +16,21 @@ from typing import Any
 from fairmean.errors import UserError
 
 
-def import_name(name: str, what: str) -> Callable[..., Any]:
-    """The callable ``package.module:thing``; the working folder is searched too, last."""
-    module, _, attribute = name.partition(":")
+def import_module(module: str, what: str = "--import") -> Any:
+    """The module; the working folder is searched too, last."""
     with _users_code(f"importing {module}"), _working_folder():
         try:
-            found: Any = importlib.import_module(module)
+            return importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and f"{module}.".startswith(f"{error.name}."):
                 raise UserError(f"{what}: there is no module '{error.name}': check its name") from None
             raise
+
+
+def import_name(name: str, what: str) -> Callable[..., Any]:
+    """The callable ``package.module:thing``."""
+    module, _, attribute = name.partition(":")
+    found = import_module(module, what)
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not callable(found):

@@ -93,6 +93,26 @@ def named_methods() -> dict[str, Named]:
     }
 
 
+def decompose(name: str) -> tuple[str, list[str], str] | None:
+    """``scale+pre+…+aggregator`` as its parts; None if it is not such a name.
+
+    >>> decompose("fairmean+nnm+fedmgda+")
+    ('fairmean', ['nnm'], 'fedmgda+')
+    """
+    for scale in SCALES:
+        rest = name.removeprefix(scale + "+")
+        pre: list[str] = []
+        while rest != name:
+            if rest in AGGREGATORS:
+                return scale, pre, rest
+            mixing = next((m for m in MIXINGS if rest.startswith(m + "+")), None)
+            if mixing is None:
+                break
+            pre.append(mixing)
+            rest = rest.removeprefix(mixing + "+")
+    return None
+
+
 def compose(
     scale: str = "none",
     aggregator: str = "mean",
@@ -144,8 +164,11 @@ def method(name: str, **hyper: Any) -> Method:
     return compose(known[name].scale, known[name].aggregator, name=name, **hyper)
 
 
+by_name = method
+
+
 def aggregate(
-    method: Method,
+    method: Method | str,
     gradients: Tensor,
     losses: Tensor,
     sizes: Tensor | None = None,
@@ -163,6 +186,7 @@ def aggregate(
     >>> aggregate(compose("fairmean", kappa=1.0), gradients, losses=torch.tensor([1.0, 0.0]))
     tensor([0.7500, 0.5000])
     """
+    method = by_name(method) if isinstance(method, str) else method
     n = len(gradients) if gradients.dim() else 0
     if gradients.dim() != 2 or n == 0:
         raise UserError(

@@ -76,9 +76,12 @@ class Method:
 
     def check(self, n: int, access: Access) -> None:
         """Raise a UserError if the method cannot work with n clients in a round, or misses something it needs."""
-        for mixing in self.pre:
-            mixing.check(n)
-        self.aggregator.check(n)
+        try:
+            for mixing in self.pre:
+                mixing.check(n)
+            self.aggregator.check(n)
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from None
         for name in self.aggregator.requires:
             if not getattr(access, name):
                 raise UserError(f"{self.name} needs more than gradients: pass access=fairmean.Access({name}=…)")

@@ -96,6 +96,8 @@ class RunFolder:
             summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except ValueError:
+            raise UserError(f"'{self.path / 'summary.json'}' is damaged; remove the folder to run it again") from None
         for name in (*METRICS, "loss_dispersion"):  # JSON has no NaN: null stands for it
             if name in summary and summary[name] is None:
                 summary[name] = math.nan

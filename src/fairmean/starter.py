@@ -12,11 +12,16 @@ name = "dirichlet"              # iid, shards, given (client ids come with the d
 alpha = 0.5                     # small: clients differ much; large: nearly iid
 clients = 10
 # seed = 1                      # the partition's own seed; left out, it follows seed
+# min_size = 10                 # dirichlet: samples a client has at least
+# shards_per_client = 2         # shards
 
 [attack]
 name = "pairwise"               # none, random, random_class, targeted, furthest
 clients = 2                     # so many poisoned clients (the last ones), or their ids: [8, 9]
 # fraction = 0.2                # instead of a count
+# pick = "random"               # which ones, for a count or fraction; the default is "last"
+# source = 0                    # targeted: class source becomes class target
+# target = 1
 rho = 1.0                       # fraction of a poisoned client's samples that is relabelled
 
 [model]
@@ -31,8 +36,9 @@ tau = 1.0                       # the loss at which half the extra weight is giv
 rounds = 100
 lr = 0.1
 lr_decay = 1.0                  # factor per round
+# schedule = "cosine"           # to zero over all rounds, instead
 batch = 0                       # samples per client and step; 0: all of them
-local_steps = 1
+local_steps = 1                 # with local_lr, if it is not lr
 participation = 1.0             # fraction of clients per round
 device = "auto"                 # cpu, cuda
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.config import Config, assign, gather, literal, parse
+from fairmean.config import Config, MethodConfig, assign, gather, literal, parse
 from fairmean.errors import Diverged, UserError
 from fairmean.experiment import TRUST, Progress, folder_of, resolve, run_config
-from fairmean.methods import named_methods
 from fairmean.metrics import METRICS
 from fairmean.runfolder import RunFolder
 
@@ -55,6 +54,12 @@ class Comparison:
     records: list[dict[str, Any]] = field(default_factory=list)
     assumes: dict[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        """The table, as the command line prints it."""
+        from fairmean.tables import comparison
+
+        return comparison(self)
+
 
 def t_quantile(level: float, freedom: int) -> float:
     """t with P(|T| ≤ t) = level for Student's T: T = √ν tan θ where θ has density ∝ cos^{ν−1} θ."""
@@ -71,14 +76,15 @@ def spec(text: str, section: str) -> dict[str, Any]:
     """
     name, *settings = text.split(":")
     inner: dict[str, Any] = {"name": name}
-    if section == "method" and "+" in name and name not in named_methods():
-        inner["scale"], inner["aggregator"] = name.split("+", 1)
     result: dict[str, Any] = {section: inner}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise UserError(f"{section} '{text}': '{setting}' is not key=value; write {name}:key=value:key=value")
-        (result if "." in key else inner)[key] = literal(value)
+        place = result if "." in key else inner
+        if key in place:
+            raise UserError(f"{section} '{text}': '{key}' is there twice")
+        place[key] = literal(value)
     return result
 
 
@@ -93,6 +99,8 @@ def plan(
     for key in overrides:
         if key.split(".")[0] == "method":
             raise UserError(f"{key}: a comparison takes its methods by name, as --methods mean,fairmean:kappa=4")
+        if key == "attack.name":
+            raise UserError(f"{key}: a comparison takes its attacks by name, as --attacks none,pairwise:rho=0.5")
     tree = gather(source, overrides)
     grid = _grid(tree.pop("grid", {}))
     tree.setdefault("run", {}).setdefault("name", "compare")
@@ -121,9 +129,8 @@ def plan(
 
 
 def _needs_trust(owner: dict[str, Any]) -> bool:
-    name = owner.get("aggregator", owner["name"])
-    named = named_methods().get(name)
-    return named is not None and "trust" in named.rule().requires
+    method = MethodConfig(**{key: owner[key] for key in ("name", "scale", "aggregator", "pre") if key in owner})
+    return "trust" in method.build().aggregator.requires
 
 
 def _grid(given: Any) -> dict[str, list[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -76,7 +77,17 @@ def _number(value: float, half: float, signed: bool) -> str:
 def records(rows: Sequence[dict[str, object]]) -> str:
     """Rows of a catalogue."""
     header = list(rows[0])
-    return columns([[str(row[key]) for key in header] for row in rows], header)
+    text = columns([[_plain(row[key]) for key in header] for row in rows], header)
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={inner}" for key, inner in value.items())
+    return str(value)
 
 
 def headline(config: Config) -> str:
@@ -93,7 +104,8 @@ def headline(config: Config) -> str:
 def footer(result: Comparison) -> str:
     """How to read the table, and where to go next."""
     return (
-        "best per column in bold (*) · accuracy in %, var in %² over regular clients, clean labels\n"
+        f"best per column {'in bold' if sys.stdout.isatty() else '*'} · accuracy in %, var in %², on clean labels, "
+        "over regular clients (all of them where there is no attack)\n"
         f"{_assumptions(result)}details: {result.folder}/table.csv, and one folder per run beside it\n"
         "next: fairmean compare --seeds 1-5   ·   fairmean compare data.name=fashion-mnist   ·   fairmean new my.toml"
     )
@@ -128,6 +140,8 @@ def run(result: Result) -> str:
             for value, regular in list(zip(result.accuracy, result.regular, strict=True))[:20]
         ),
     ]
+    if s["without_test_data"]:
+        lines.append(f"{s['without_test_data']} clients have no test data and are in none of these figures")
     if s["poisoned"]:
         view = s["poisoned"]
         lines.append(

@@ -142,9 +142,7 @@ class CoordinateRule(Aggregator):
 def knows_f(f: int, n: int, most: int) -> None:
     """0 ≤ f ≤ most."""
     if not 0 <= f <= most:
-        raise UserError(
-            f"f = {f}: with {n} clients in a round, this rule takes f from 0 to {max(most, 0)}; set method.f"
-        )
+        raise UserError(f"f = {f}: with {n} clients in a round, this rule takes f from 0 to {max(most, 0)}")
 
 
 @dataclass(frozen=True)
