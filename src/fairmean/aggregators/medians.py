@@ -17,17 +17,31 @@ from fairmean.hyper import at_least
 _BLOCK = 2**20  # entries sorted at a time: a block and its copy stay in the cache
 
 
+_FEW = 12  # up to so many messages, comparing whole rows beats sorting columns
+
+
+def _network(rows: list[Tensor]) -> list[Tensor]:
+    """Rows sorted coordinate by coordinate: odd-even transposition, n rounds of elementwise minima and maxima."""
+    for turn in range(len(rows)):
+        for j in range(turn % 2, len(rows) - 1, 2):
+            rows[j], rows[j + 1] = torch.minimum(rows[j], rows[j + 1]), torch.maximum(rows[j], rows[j + 1])
+    return rows
+
+
 def middle_mean(messages: Tensor, low: int, high: int) -> Tensor:
     """Per coordinate, the mean of the sorted values ``low`` … ``high − 1``.
 
-    On the CPU, coordinates go through in blocks, transposed so that each one's values lie together, one block per
-    thread: NumPy's vectorised sort is then faster than any selection (by 1.3× at n = 1,000, f = 100).
+    On the CPU, and for more than a few messages, coordinates go through in blocks, transposed so that each one's values
+    lie together, one block per thread: NumPy's vectorised sort is then faster than any selection (by 1.3× at n = 1,000,
+    f = 100).
     """
     n, d = messages.shape
     if messages.dtype == torch.bfloat16:  # NumPy has none
         return middle_mean(messages.float(), low, high).to(messages.dtype)
     if messages.device.type != "cpu":
         return messages.sort(dim=0).values[low:high].mean(0)
+    if n <= _FEW:
+        return torch.stack(_network(list(messages.detach()))[low:high]).mean(0)
     out = torch.empty(d, dtype=messages.dtype)
     source, target = messages.detach().numpy(), out.numpy()
     width = max(1, _BLOCK // n)
