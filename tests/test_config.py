@@ -235,6 +235,9 @@ def test_errors_are_one_line():
         ({"name": "qffl", "aggregator": "krum"}, "qffl+krum", "qffl", "krum"),
         ({"scale": "none", "aggregator": "krum"}, "none+krum", "none", "krum"),
         ({"name": "qffl+cwtm", "pre": "nnm"}, "qffl+nnm+cwtm", "qffl", "cwtm"),
+        ({"name": "fairmean+cwtm", "pre": "nnm"}, "fairmean+nnm+cwtm", "fairmean", "cwtm"),
+        ({"name": "fairmean+cwtm", "pre": ["clip", "nnm"]}, "fairmean+clip+nnm+cwtm", "fairmean", "cwtm"),
+        ({"name": "fairmean+cwtm", "aggregator": "krum"}, "fairmean+krum", "fairmean", "krum"),
     ],
 )
 def test_compositions_are_spelled_out(method, name, scale, aggregator):

@@ -17,7 +17,7 @@ from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.errors import UserError, unknown
 from fairmean.hyper import at_least, within
-from fairmean.methods import Named, compose, decompose, method, named_methods
+from fairmean.methods import compose, decompose, named_methods
 from fairmean.rounds import Method
 from fairmean.scales import SCALES
 
@@ -106,22 +106,31 @@ class MethodConfig:
     pre: str | list[str] | None = None
     hyper: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def parts(self) -> tuple[str, list[str], str]:
+        """(scale, pre-aggregations, aggregator): those of the name, with what is given beside it put in their place."""
+        named, composed = named_methods().get(self.name), decompose(self.name)
+        pre: list[str] = []
+        if named is not None:
+            scale, aggregator = named.scale, named.aggregator
+        elif composed is not None:
+            scale, pre, aggregator = composed
+        elif self.scale is not None and self.aggregator is not None:
+            scale, aggregator = self.scale, self.aggregator
+        else:
+            first, plus, rest = self.name.partition("+")
+            if plus and first in SCALES:
+                raise unknown("aggregator", rest, AGGREGATORS)
+            raise unknown("method", self.name, named_methods())
+        if self.pre is not None:
+            pre = [self.pre] if isinstance(self.pre, str) else self.pre
+        return self.scale or scale, pre, self.aggregator or aggregator
+
     def build(self) -> Method:
         """The method itself."""
-        known, parts = named_methods(), decompose(self.name)
-        if self.name not in known and parts is not None and self.scale is self.aggregator is self.pre is None:
-            return compose(*parts[::2], pre=parts[1], **self.hyper)
-        named = known.get(self.name, Named("none", "mean", ""))
-        if self.name not in known and parts is None and (self.scale is None or self.aggregator is None):
-            scale, plus, rest = self.name.partition("+")
-            raise (
-                unknown("aggregator", rest, AGGREGATORS)
-                if plus and scale in SCALES
-                else unknown("method", self.name, known)
-            )
-        if self.scale is self.aggregator is self.pre is None:
-            return method(self.name, **self.hyper)
-        return compose(self.scale or named.scale, self.aggregator or named.aggregator, self.pre or (), **self.hyper)
+        scale, pre, aggregator = self.parts
+        plain = self.scale is self.aggregator is self.pre is None
+        return compose(scale, aggregator, pre, name=self.name if plain else None, **self.hyper)
 
 
 @dataclass(frozen=True)
@@ -224,15 +233,12 @@ def parse(tree: Mapping[str, Any]) -> Config:
             values[key] = _section(key, value)
     config = Config(**values)
     built = config.method.build()  # checks names and values, and fills in the defaults
-    parts: dict[str, Any] = {}
+    spelled: dict[str, Any] = {}
     if built.name != config.method.name:  # a named method changed: say all of it, so that the config means the same
-        named = named_methods().get(config.method.name, Named("none", "mean", ""))
-        parts = {
-            "scale": config.method.scale or named.scale,
-            "aggregator": config.method.aggregator or named.aggregator,
-        }
+        scale, pre, aggregator = config.method.parts
+        spelled = {"scale": scale, "aggregator": aggregator, "pre": pre or None}
     return dataclasses.replace(
-        config, method=dataclasses.replace(config.method, name=built.name, hyper=built.hyper, **parts)
+        config, method=dataclasses.replace(config.method, name=built.name, hyper=built.hyper, **spelled)
     )
 
 
