@@ -16,16 +16,21 @@ def uniform(kept: Tensor) -> Tensor:
     return kept.double() / kept.sum()
 
 
-@register("norm-screening", reference="Zhou et al. 2023 (H-nobs)", named=False)
 @dataclass(frozen=True)
-class NormScreening(GramRule):
-    """Mean of the n − f messages of smallest norm."""
+class Screening(GramRule):
+    """Leaves out f messages."""
 
     f: int = 2
     assumes: ClassVar[str] = "knows f"
 
     def check(self, n: int) -> None:
         knows_f(self.f, n, n - 1)
+
+
+@register("norm-screening", reference="Zhou et al. 2023 (H-nobs)", named=False)
+@dataclass(frozen=True)
+class NormScreening(Screening):
+    """Mean of the n − f messages of smallest norm."""
 
     def weights(self, round: Round) -> Tensor:
         n = len(round.sizes)
@@ -40,23 +45,18 @@ class NormScreening(GramRule):
     when="Few poisoned clients whose messages lie far out, similar clients.",
 )
 @dataclass(frozen=True)
-class FABA(GramRule):
+class FABA(Screening):
     """f times: remove the message farthest from the mean of those left; mean of the rest."""
-
-    f: int = 2
-    assumes: ClassVar[str] = "knows f"
-
-    def check(self, n: int) -> None:
-        knows_f(self.f, n, n - 1)
 
     def weights(self, round: Round) -> Tensor:
         n = len(round.sizes)
         kept = torch.ones(n, dtype=torch.bool, device=round.sizes.device)
         if 25 * self.f > n:  # then the whole Gram matrix costs less than a product for each removal
             _ = round.gram
-        to_sum = round.times(kept.double()) if self.f else None  # v_i · Σ_{kept} v_j
+        if self.f == 0:
+            return uniform(kept)
+        to_sum = round.times(kept.double())  # v_i · Σ_{kept} v_j
         for _ in range(self.f):
-            assert to_sum is not None
             far = (round.squared_norms - 2 * to_sum / kept.sum()).masked_fill(~kept, -torch.inf).argmax()
             kept[far] = False
             to_sum = to_sum - round.times(torch.nn.functional.one_hot(far, n).double())
