@@ -185,7 +185,7 @@ def run_config(config: Config, report: Report | None = None) -> Result:
     ended = folder.summary()
     if ended is None:
         simulator = build_simulator(config)  # a user's mistake shows before anything is written
-        with folder, torch.backends.cudnn.flags(benchmark=False, deterministic=True, allow_tf32=False):
+        with folder, torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             ended = folder.summary() or _Recorder(config, folder, simulator, report).run()
     if ended["status"] == "diverged":
         raise Diverged(_remedy(config, ended["round"], folder.path))

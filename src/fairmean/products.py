@@ -15,10 +15,10 @@ _FEW = 64  # up to so many clients, the Gram matrix costs next to nothing
 
 
 class Products:
-    """Inner products of the messages s_i g_i, after mixing."""
+    """Inner products of the messages s_i g_i, after mixing; ``unit``: every s_i is 1."""
 
-    def __init__(self, gradients: Tensor, scales: Tensor) -> None:
-        self._gradients, self._scales = gradients, scales
+    def __init__(self, gradients: Tensor, scales: Tensor, unit: bool = False) -> None:
+        self._gradients, self._scales, self._unit = gradients, scales, unit
         self._mix: Tensor | None = None
         self._plain: Tensor | None = None
         self._mixed: Tensor | None = None
@@ -44,7 +44,7 @@ class Products:
         dtype = self._gradients.dtype
         if self._mix is not None:
             return (self._mix * self._scales).to(dtype) @ self._gradients
-        if bool((self._scales == 1).all()):
+        if self._unit:
             return self._gradients
         return self._gradients * self._scales.to(dtype)[:, None]
 
@@ -75,14 +75,23 @@ def gram(gradients: Tensor) -> Tensor:
     """G Gᵀ in float64: computed so for few rows; for many, in the gradients' precision, one triangle and its mirror."""
     n = len(gradients)
     if n <= _FEW:
-        exact = gradients.double()
-        return exact @ exact.T
+        return _exact(gradients.double())
     result = gradients.new_empty(n, n)
     step = -(-n // 4)
     for a in range(0, n, step):
         result[a : a + step, a:] = gradients[a : a + step] @ gradients[a:].T
     upper = result.double().triu()
     return upper + upper.triu(1).T
+
+
+def _exact(gradients: Tensor) -> Tensor:
+    """G Gᵀ as a sum over blocks of columns: with few rows, the blocks are what keeps a GPU busy."""
+    n, d = gradients.shape
+    width = -(-d // 64)
+    blocks = d // width
+    some = gradients[:, : blocks * width].reshape(n, blocks, width).transpose(0, 1)
+    rest = gradients[:, blocks * width :]
+    return torch.bmm(some, some.transpose(1, 2)).sum(0) + rest @ rest.T
 
 
 def pull(gradients: Tensor, weights: Tensor) -> Tensor:

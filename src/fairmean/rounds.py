@@ -134,10 +134,11 @@ class Method:
         scales = self.scale(losses, entropies)
         if self.scale.normalised:  # here each message is scaled before the rule sees it: s_i / mean(s)
             scales = scales / scales.mean().clamp(min=1e-300)
-        if owned and self.rung >= Rung.COORDINATES and not self.aggregator.linear and not self.pre:
+        unit = self.scale.unit
+        if owned and self.rung >= Rung.COORDINATES and not self.aggregator.linear and not self.pre and not unit:
             gradients.mul_(scales.to(gradients.dtype)[:, None])
-            scales = torch.ones_like(scales)
-        products = Products(gradients, scales)
+            scales, unit = torch.ones_like(scales), True
+        products = Products(gradients, scales, unit)
         products.mix(self.pre)
         round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
 

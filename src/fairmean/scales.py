@@ -20,10 +20,12 @@ class Scale:
 
     ``entropies`` (mean predictive entropy on the client's own inputs, label-free) is given only to a scale that sets
     ``needs_entropy``. ``normalised`` asks the server for the ratio of two sums, Σ s_i g_i / Σ s_i.
+    ``unit``: s_i is always 1.
     """
 
     needs_entropy: ClassVar[bool] = False
     normalised: ClassVar[bool] = False
+    unit: ClassVar[bool] = False
 
     @property
     def tilt(self) -> float:
@@ -52,6 +54,8 @@ def register_scale(name: str) -> Callable[[S], S]:
 @dataclass(frozen=True)
 class Unscaled(Scale):
     """s_i = 1."""
+
+    unit: ClassVar[bool] = True
 
     def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
         return torch.ones_like(losses)
@@ -126,6 +130,7 @@ class Tilted(Scale):
     """s_i = 1; the client's own loss is the tilted mean (1/t_in) log mean exp(t_in ℓ) over its samples."""
 
     t_in: float = -1.0
+    unit: ClassVar[bool] = True
 
     @property
     def tilt(self) -> float:

@@ -38,10 +38,10 @@ def middle_mean(messages: Tensor, low: int, high: int) -> Tensor:
     n, d = messages.shape
     if messages.dtype == torch.bfloat16:  # NumPy has none
         return middle_mean(messages.float(), low, high).to(messages.dtype)
-    if messages.device.type != "cpu":
-        return messages.sort(dim=0).values[low:high].mean(0)
     if n <= _FEW:
         return torch.stack(_network(list(messages.detach()))[low:high]).mean(0)
+    if messages.device.type != "cpu":
+        return messages.sort(dim=0).values[low:high].mean(0)
     out = torch.empty(d, dtype=messages.dtype)
     source, target = messages.detach().numpy(), out.numpy()
     width = max(1, _BLOCK // n)

@@ -70,15 +70,15 @@ class AdaFed(GramRule):
         phi = round.losses.abs() / round.losses.abs().max().clamp(min=1e-300)
         phi = phi**self.gamma  # a common factor of φ cancels up to the step: put back below
         size = M.diagonal().mean()
-        if not (size > 0 and phi.sum() > 0):
-            return torch.zeros_like(phi)
+        some = (size > 0) & (phi.sum() > 0)
+        M = M / torch.where(some, size, 1)
         ridge = torch.eye(len(phi), dtype=M.dtype, device=M.device) * 1e-8
-        factors = torch.linalg.lu_factor(M / size + ridge)
+        factors, pivots, _ = torch.linalg.lu_factor_ex(M + ridge)
         x = torch.zeros_like(phi)
         for _ in range(4):
-            x = x + torch.linalg.lu_solve(*factors, (phi - M @ x / size)[:, None])[:, 0]
+            x = x + torch.linalg.lu_solve(factors, pivots, (phi - M @ x)[:, None])[:, 0]
         top = round.losses.abs().max().clamp(min=1e-300) ** self.gamma
-        return x / (phi @ x) / top * unit
+        return torch.where(some, x / (phi @ x) / top * unit, 0)
 
 
 @register(

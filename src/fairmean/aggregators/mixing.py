@@ -41,10 +41,15 @@ def register_mixing(name: str) -> Callable[[X], X]:
     return add
 
 
+def with_diagonal(matrix: Tensor, value: float) -> Tensor:
+    """The matrix with another diagonal."""
+    return torch.where(torch.eye(len(matrix), dtype=torch.bool, device=matrix.device), value, matrix)
+
+
 def squared_distances(gram: Tensor) -> Tensor:
     """‖v_i − v_j‖² from inner products."""
     norms = gram.diagonal()
-    return (norms[:, None] + norms[None] - 2 * gram).clamp(min=0).fill_diagonal_(0)
+    return with_diagonal((norms[:, None] + norms[None] - 2 * gram).clamp(min=0), 0)
 
 
 @register_mixing("nnm")
@@ -60,9 +65,9 @@ class NearestNeighbourMixing(Mixing):
 
     def matrix(self, gram: Tensor) -> Tensor:
         n = len(gram)
-        distances = squared_distances(gram).fill_diagonal_(-1)  # itself first, whatever the rounding
+        distances = with_diagonal(squared_distances(gram), -1)  # itself first, whatever the rounding
         nearest = distances.sort(dim=1, stable=True).indices[:, : n - self.f]
-        return torch.zeros_like(gram).scatter_(1, nearest, 1 / (n - self.f))
+        return torch.zeros_like(gram).scatter(1, nearest, torch.full_like(gram, 1 / (n - self.f)))
 
 
 @register_mixing("clip")

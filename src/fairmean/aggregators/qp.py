@@ -26,9 +26,9 @@ def min_norm(
 
     M may be singular: proximal steps λ ← argmin λᵀMλ + ρ‖λ − λ_old‖² are repeated until the duality gap closes.
     """
-    n = len(M)
+    n, like, M = len(M), M, M.cpu()
     if not bool(M.isfinite().all()):  # a diverging run: let its loss say so
-        return torch.full_like(M[0], torch.nan)
+        return torch.full_like(like[0], torch.nan)
     low = np.zeros(n) if lower is None else lower.cpu().numpy()
     high = np.ones(n) if upper is None else upper.cpu().numpy()
     norms = M.diagonal().clamp(min=0).sqrt().cpu().numpy()
@@ -51,7 +51,7 @@ def min_norm(
             break
     if not best_gap <= 1e-6:
         warnings.warn(f"least-norm problem with {n} clients: duality gap {best_gap:.1e} left", stacklevel=2)
-    return torch.from_numpy(best).to(M)
+    return torch.from_numpy(best).to(like)
 
 
 def _feasible(low: Array, high: Array) -> Array:

@@ -9,6 +9,17 @@ import torch
 from torch import Tensor
 
 from fairmean.aggregators.base import GramRule, Round, knows_f, register
+from fairmean.aggregators.mixing import with_diagonal
+
+
+def first(scores: Tensor, count: int) -> Tensor:
+    """Marks the ``count`` lowest scores; of equal ones, the earlier."""
+    return scores.argsort(stable=True).argsort(stable=True) < count
+
+
+def indicator(index: Tensor, n: int) -> Tensor:
+    """Marks one of n."""
+    return torch.arange(n, device=index.device) == index
 
 
 def uniform(kept: Tensor) -> Tensor:
@@ -33,10 +44,7 @@ class NormScreening(Screening):
     """Mean of the n − f messages of smallest norm."""
 
     def weights(self, round: Round) -> Tensor:
-        n = len(round.sizes)
-        kept = torch.zeros(n, dtype=torch.bool, device=round.sizes.device)
-        kept[round.squared_norms.argsort(stable=True)[: n - self.f]] = True
-        return uniform(kept)
+        return uniform(first(round.squared_norms, len(round.sizes) - self.f))
 
 
 @register(
@@ -58,15 +66,16 @@ class FABA(Screening):
         to_sum = round.times(kept.double())  # v_i · Σ_{kept} v_j
         for _ in range(self.f):
             far = (round.squared_norms - 2 * to_sum / kept.sum()).masked_fill(~kept, -torch.inf).argmax()
-            kept[far] = False
-            to_sum = to_sum - round.times(torch.nn.functional.one_hot(far, n).double())
+            out = indicator(far, n)
+            kept = kept & ~out
+            to_sum = to_sum - round.times(out.double())
         return uniform(kept)
 
 
 def krum_scores(distances: Tensor, f: int) -> Tensor:
     """Mean squared distance of each message to its n − f − 1 nearest others."""
     n = len(distances)
-    others = distances.clone().fill_diagonal_(torch.inf)
+    others = with_diagonal(distances, torch.inf)
     return others.sort(dim=1).values[:, : max(n - f - 1, 0)].mean(1).nan_to_num(0.0)
 
 
@@ -87,7 +96,7 @@ class Krum(GramRule):
 
     def weights(self, round: Round) -> Tensor:
         best = krum_scores(round.squared_distances, self.f).argmin()
-        return torch.nn.functional.one_hot(best, len(round.sizes)).double()
+        return indicator(best, len(round.sizes)).double()
 
 
 @register(
@@ -100,7 +109,4 @@ class MultiKrum(Krum):
     """Mean of the n − f messages with the best Krum scores."""
 
     def weights(self, round: Round) -> Tensor:
-        n = len(round.sizes)
-        kept = torch.zeros(n, dtype=torch.bool, device=round.sizes.device)
-        kept[krum_scores(round.squared_distances, self.f).argsort(stable=True)[: n - self.f]] = True
-        return uniform(kept)
+        return uniform(first(krum_scores(round.squared_distances, self.f), len(round.sizes) - self.f))

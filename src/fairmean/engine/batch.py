@@ -43,7 +43,7 @@ class Batch:
     y: Tensor
     rows: Tensor
     dynamic: Tensor | None
-    key: int
+    key: int | Tensor
     _spans: dict[int, list[Span]] = field(default_factory=dict)
 
     def spans(self, chunk: int) -> list[Span]:

@@ -98,7 +98,7 @@ def local_round(
 
 def broadcast_statistics(net: Net, batch: Batch, chunk: int, tilt: float = 0.0) -> tuple[Tensor, Tensor]:
     """Each client's loss and mean predictive entropy at the net's parameters, by forward passes alone."""
-    with torch.no_grad():
+    with torch.no_grad(), net.passes():
         parts = [slice(a, min(a + chunk, len(batch.x))) for a in range(0, len(batch.x), chunk)]
         pieces = [(losses, entropy(logits)) for losses, logits in (sample_losses(net, batch, part) for part in parts)]
     losses, entropies = (torch.cat(column) for column in zip(*pieces, strict=True))
@@ -109,7 +109,8 @@ def _local_update(net: Net, steps: list[Batch], k: int, w: Tensor, local_lr: flo
     """(w − w_k)/local_lr; the net is at w again afterwards."""
     gradient = torch.empty(1, len(w), dtype=w.dtype, device=w.device)
     for batch in steps:
-        _one_by_one(net, batch, batch.span(k, k + 1, chunk), tilt, gradient)
+        with net.passes():
+            _one_by_one(net, batch, batch.span(k, k + 1, chunk), tilt, gradient)
         net.flat.add_(gradient[0], alpha=-local_lr)
     update = (w - net.flat) / local_lr
     net.flat.copy_(w)

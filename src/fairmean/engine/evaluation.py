@@ -26,7 +26,7 @@ class Evaluator:
         net.model.eval()
         with torch.no_grad():
             parts = [slice(a, a + self._chunk) for a in range(0, len(self._x), self._chunk)]
-            logits = torch.cat([net.logits(self._x[part], self._rows[part], 0) for part in parts])
+            logits = torch.cat([net.logits(self._x[part], self._rows[part], 0, exact=True) for part in parts])
         net.model.train()
         predicted = logits.argmax(1)
         own = federation.test_own_y

@@ -69,7 +69,7 @@ def _backward(
     rows = row_coefficients(coefficients, share, span, net.flat.dtype)
     for part in reversed(span.parts):
         loss = graphs.pop() if graphs else sample_losses(net, batch, part)[0]
-        loss.backward(rows[part.start - span.start : part.stop - span.start])  # type: ignore[no-untyped-call]
+        net.accumulate(loss, rows[part.start - span.start : part.stop - span.start])
 
 
 def _cat(tensors: list[Tensor]) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -9,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairmean.engine.precision import Precision, matmul_tf32
 from fairmean.models import Dropout
 
 _CPU_CHUNK = 24 * 2**20  # activations of one chunk should stay in the last-level cache
@@ -27,27 +30,37 @@ class Net:
 
     Gradients are wherever backward passes put them: in tensors of their own, which saves copying them, or, after
     ``aim``, in a flat vector. ``layers`` are the column slices of the modules that own parameters (weight and bias
-    together). Convolution weights lie in channels-last order on the CPU, where that is faster.
+    together). Convolution weights lie in channels-last order, which is faster on CPUs and on tensor cores.
     """
 
     def __init__(
-        self, model: nn.Module, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+        self,
+        model: nn.Module,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        precision: Precision | None = None,
     ) -> None:
+        self.precision = precision or Precision(dtype, dtype)
         self.model = model.to(device=device, dtype=dtype)
         self.model.train()
         self._parameters = parameters = list(model.parameters())
-        convolutional = any(p.dim() == 4 for p in parameters)
-        self.channels_last = convolutional and torch.device(device).type == "cpu"
+        self.channels_last = any(p.dim() == 4 for p in parameters)
         ends = torch.tensor([0, *(p.numel() for p in parameters)]).cumsum(0).tolist()
         self._slices = [slice(a, b) for a, b in pairwise(ends)]
         self.flat = torch.empty(ends[-1], device=device, dtype=dtype)
         for parameter, view in zip(parameters, self.views(self.flat), strict=True):
             view.copy_(parameter.data)
-            parameter.data = view
+        self.move(self.flat)
         self._owners = [name.rpartition(".")[0] for name, _ in model.named_parameters()]
         self.layers = self._layer_slices()
         self._dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
         self.random = bool(self._dropouts)
+
+    def move(self, flat: Tensor) -> None:
+        """Let the parameters live in this vector, which holds their values."""
+        self.flat = flat
+        for parameter, view in zip(self._parameters, self.views(flat), strict=True):
+            parameter.data = view
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """A flat vector as tensors shaped like the parameters."""
@@ -80,6 +93,16 @@ class Net:
         for parameter in self._parameters:
             parameter.grad = None
 
+    def accumulate(self, losses: Tensor, weights: Tensor) -> None:
+        """Add the gradient of Σ weights·losses to what is there."""
+        for parameter, grad in zip(
+            self._parameters, torch.autograd.grad(losses, self._parameters, weights, allow_unused=True), strict=True
+        ):
+            if parameter.grad is None:
+                parameter.grad = grad
+            elif grad is not None:
+                parameter.grad.add_(grad)
+
     def descend(self, lr: float) -> None:
         """w ← w − lr·gradient, wherever the gradient is; a parameter without one stays."""
         live = [p for p in self._parameters if p.grad is not None]
@@ -98,16 +121,26 @@ class Net:
         """Inputs in the memory layout the model likes."""
         return x.contiguous(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
 
-    def mask(self, rows: Tensor, key: int) -> None:
+    def mask(self, rows: Tensor, key: int | Tensor) -> None:
         """Decide the dropout masks of the next forward pass."""
         for dropout in self._dropouts:
             dropout.rows, dropout.key = rows, key
 
-    def logits(self, x: Tensor, rows: Tensor, key: int) -> Tensor:
-        """A forward pass; ``rows`` and ``key`` decide the dropout masks."""
+    def logits(self, x: Tensor, rows: Tensor, key: int | Tensor, exact: bool = False) -> Tensor:
+        """A forward pass; ``rows`` and ``key`` decide the dropout masks. ``exact``: at the parameters' precision."""
         self.mask(rows, key)
-        logits: Tensor = self.model(x)
-        return logits
+        if exact or not self.precision.mixed:
+            logits: Tensor = self.model(x)
+            return logits
+        with torch.autocast(x.device.type, dtype=self.precision.storage, cache_enabled=False):
+            logits = self.model(x)
+        return logits.to(self.flat.dtype)
+
+    @contextmanager
+    def passes(self) -> Iterator[None]:
+        """Around forward and backward passes: products at the precision that was asked for."""
+        with matmul_tf32(self.precision.tf32):
+            yield
 
     def chunk_rows(self, x: Tensor) -> Chunk:
         """How many samples to push through at a time, and the bytes of activations a sample leaves."""

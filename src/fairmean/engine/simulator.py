@@ -19,6 +19,7 @@ from fairmean.engine.clientwise import broadcast_statistics, client_gradients, l
 from fairmean.engine.evaluation import Evaluator
 from fairmean.engine.fused import fused_round
 from fairmean.engine.net import Net
+from fairmean.engine.precision import Precision
 from fairmean.engine.reach import Reach
 from fairmean.engine.reference import reference_round
 from fairmean.errors import UserError
@@ -75,13 +76,16 @@ class Simulator:
         seed: int = 1,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        precision: Precision | None = None,
         engine: Literal["fast", "reference"] = "fast",
         chunk: int | None = None,
         memory: float = 2.0,
     ) -> None:
+        self.precision = precision or Precision(dtype, dtype)
+        dtype = self.precision.dtype
         self.federation = federation.to(device, dtype)
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
-        self.net = Net(model, device, dtype)
+        self.net = Net(model, device, dtype, self.precision)
         self.state: State = method.aggregator.init(federation.clients)
         x = self.net.layout(self.federation.x)
         self._feed = Feeder(self.federation, x, training.batch, seed, keyed=self.net.random)
@@ -129,11 +133,13 @@ class Simulator:
         if len(steps) > 1:
             return local_round(self.net, steps, method, lr, local_lr, self.state, self._chunk, self._access)
         if method.rung <= Rung.LOSSES:
-            return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep)
+            with self.net.passes():
+                return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep)
         assert self._gradients is not None
-        losses, entropies = client_gradients(
-            self.net, steps[0], self._chunk, method.scale.tilt, self._capture, self._gradients
-        )
+        with self.net.passes():
+            losses, entropies = client_gradients(
+                self.net, steps[0], self._chunk, method.scale.tilt, self._capture, self._gradients
+            )
         known: dict[str, Any] = {"clients": steps[0].ids, "lr": lr, "state": self.state, "access": self._access}
         return losses, method.combine(self._gradients, losses, steps[0].sizes, entropies, owned=True, **known)
 

@@ -1,0 +1,298 @@
+"""What a peer's driver and the process that starts it agree on: the task file, the commands and the answers.
+
+A driver runs in the peer's own virtual environment as `python <peer>_driver.py TASK.npz --threads N`. It reads one
+command a line and answers each with one line of JSON:
+
+    (start)      {"ready": true, "version": "0.0.11", "start_seconds": 4.2}
+    update PATH  one round from the initial parameters, saved as p0, p1, ...      {"ok": true}
+    time K       K further rounds                                                {"seconds": [0.1, ...]}
+                 (Flower adds "start_seconds", of the simulation these rounds ran in)
+    quit
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+PEERS = ("byzfl", "pfl", "fluke", "fedlab", "flower")
+HERE = Path(__file__).resolve().parent
+
+
+# ---- the task
+
+
+def network(name: str, dropout: bool = True) -> nn.Sequential:
+    """The benchmark's two models in plain torch."""
+    if name == "mlp":
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
+        )
+    if name != "cnn":
+        raise ValueError(f"no model named {name!r}")
+    features = [nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    first, second = (nn.Dropout(0.2), nn.Dropout(0.5)) if dropout else (nn.Dropout(0.0), nn.Dropout(0.0))
+    dense = [nn.Linear(1600, 384), nn.ReLU(), first, nn.Linear(384, 192), nn.ReLU(), second, nn.Linear(192, 10)]
+    return nn.Sequential(*features, nn.Flatten(), *dense)
+
+
+@dataclass(frozen=True)
+class Task:
+    """The clients' samples, the initial model, and what the server does with the clients' gradients."""
+
+    clients: list[tuple[Tensor, Tensor]]
+    parameters: list[Tensor]
+    model: str
+    lr: float
+    rule: str
+    f: int
+    dropout: bool
+
+    def build(self) -> nn.Sequential:
+        """A fresh model at the initial parameters."""
+        made = network(self.model, self.dropout)
+        with torch.no_grad():
+            for parameter, value in zip(made.parameters(), self.parameters, strict=True):
+                parameter.copy_(value)
+        return made
+
+    def only_mean(self) -> None:
+        """Refuse a task whose rule the peer does not have."""
+        if self.rule != "mean":
+            raise ValueError(f"this driver has no rule {self.rule!r}")
+
+
+def save_task(
+    path: Path, x: Any, y: Any, offsets: Any, parameters: Iterable[Any], model: str, lr: float, **options: Any
+) -> None:
+    """Write a task file; options are rule ('mean'), f (0) and dropout (1)."""
+    settings = {"rule": "mean", "f": 0, "dropout": 1, **options}
+    np.savez(path, x=x, y=y, offsets=offsets, model=model, lr=lr, **settings, **numbered(parameters))
+
+
+def load_task(path: str | Path) -> Task:
+    """Read a task file; the clients' samples are views of one tensor."""
+    with np.load(path) as file:
+        x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
+        ends = file["offsets"].tolist()
+        clients = [(x[a:b], y[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        dropout = bool(file["dropout"]) if "dropout" in file else True
+        return Task(
+            clients, unnumbered(file), str(file["model"]), float(file["lr"]), str(file["rule"]), int(file["f"]), dropout
+        )
+
+
+def numbered(parameters: Iterable[Any]) -> dict[str, Any]:
+    return {f"p{i}": np.asarray(parameter) for i, parameter in enumerate(parameters)}
+
+
+def unnumbered(file: Any) -> list[Tensor]:
+    return [torch.from_numpy(file[f"p{i}"]) for i in range(sum(key[1:].isdigit() for key in file.keys()))]
+
+
+# ---- the driver's side
+
+
+class Driver(Protocol):
+    """One federation at the task's initial parameters."""
+
+    version: str
+
+    def step(self) -> None:
+        """One round."""
+
+    def rounds(self, count: int) -> list[float]:
+        """Further rounds; the seconds each one took."""
+
+    def parameters(self) -> list[Tensor]:
+        """The server's parameters now."""
+
+
+def timed(one: Callable[[], object], count: int) -> list[float]:
+    """The seconds of each of `count` calls."""
+    stamps = [time.perf_counter()]
+    for _ in range(count):
+        one()
+        stamps.append(time.perf_counter())
+    return intervals(stamps)
+
+
+def intervals(stamps: list[float]) -> list[float]:
+    return [b - a for a, b in zip(stamps[:-1], stamps[1:], strict=True)]
+
+
+def torchvision_without_its_library() -> None:
+    """Let torchvision's Python half be imported: its compiled half wants a CUDA torch, and no peer calls it here.
+
+    The import fails on two operators only, which are declared here without an implementation.
+    """
+    if not kept:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        kept.append(library)
+
+
+kept: list[object] = []  # a library undoes its definitions when it is collected
+
+
+def age() -> float:
+    """Seconds since this process began (Linux), its imports included."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def serve(start: Callable[[Task, int, str], Driver]) -> None:
+    """Be a driver: answer commands until `quit` or the end of input. `start` gets task, threads and the task's path.
+
+    The framework is imported by `start`, after file descriptor 1 has been turned into stderr.
+    """
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("task")
+    arguments.add_argument("--threads", type=int, default=1)
+    given = arguments.parse_args()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    def answer(**fields: object) -> None:
+        answers.write(json.dumps(fields) + "\n")
+
+    try:
+        torch.set_num_threads(given.threads)
+        task = load_task(given.task)
+        driver: Driver | None = start(task, given.threads, given.task)
+        fresh = True
+        assert driver is not None
+        answer(ready=True, version=driver.version, start_seconds=age())
+        for line in sys.stdin:
+            command, _, rest = line.strip().partition(" ")
+            if command == "quit":
+                break
+            if command == "update":
+                if not fresh:
+                    driver = None  # its memory first
+                    gc.collect()
+                    driver = start(task, given.threads, given.task)
+                driver.step()
+                fresh = False
+                np.savez(rest, **numbered(p.detach() for p in driver.parameters()))
+                answer(ok=True)
+            elif command == "time":
+                fresh = False
+                answer(seconds=driver.rounds(int(rest)), **getattr(driver, "extra", {}))
+            else:
+                raise ValueError(f"no command {command!r}")
+    except Exception as error:
+        answer(error=" ".join(f"{type(error).__name__}: {error}".split()))
+        raise SystemExit(1) from error
+
+
+# ---- the parent's side
+
+
+class Peer:
+    """A driver in a child process; use it as a context manager."""
+
+    def __init__(self, name: str, task: str | Path, threads: int = 1, timeout: float = 600) -> None:
+        python, driver = HERE / ".venvs" / name / "bin" / "python", HERE / f"{name}_driver.py"
+        if not python.exists():
+            raise RuntimeError(f"{name}: no virtual environment; run benchmarks/peers/make_venvs.sh {name}")
+        self.name, self.timeout = name, timeout
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        self.child = subprocess.Popen(
+            [python, driver, task, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.stderr,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)},
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            ready = self._answer()
+        except BaseException:
+            self.close()
+            raise
+        self.version, self.start_seconds = str(ready["version"]), float(ready["start_seconds"])
+
+    def update(self, path: str | Path) -> None:
+        """One round from the initial parameters; the new parameters are written to path (npz)."""
+        self._ask(f"update {path}")
+
+    def time(self, count: int) -> list[float]:
+        """Seconds of each of `count` further rounds."""
+        fields = self._ask(f"time {count}")
+        self.start_seconds = float(fields.get("start_seconds", self.start_seconds))
+        return [float(s) for s in fields["seconds"]]
+
+    def close(self) -> None:
+        """End the child: politely, and after ten seconds not."""
+        if self.child.stdin is not None and not self.child.stdin.closed:
+            try:
+                self.child.stdin.close()
+            except BrokenPipeError:
+                pass
+        for end in (lambda: None, self.child.terminate, self.child.kill):
+            end()
+            try:
+                self.child.wait(timeout=10)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self.stderr.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def _ask(self, command: str) -> dict[str, Any]:
+        assert self.child.stdin is not None
+        try:
+            self.child.stdin.write(command + "\n")
+            self.child.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure("the driver has ended") from None
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        try:
+            line = self.lines.get(timeout=self.timeout)
+        except queue.Empty:
+            raise self._failure(f"no answer in {self.timeout:g} s") from None
+        if line is None:
+            raise self._failure("the driver has ended")
+        fields: dict[str, Any] = json.loads(line)
+        if "error" in fields:
+            raise self._failure(fields["error"])
+        return fields
+
+    def _failure(self, what: str) -> RuntimeError:
+        self.stderr.seek(0, os.SEEK_END)
+        self.stderr.seek(max(0, self.stderr.tell() - 2000))
+        tail = self.stderr.read().decode(errors="replace").strip()
+        return RuntimeError(f"{self.name}: {what}" + (f"\n{tail}" if tail else ""))

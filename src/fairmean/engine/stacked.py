@@ -1,0 +1,516 @@
+"""Many runs at once, for networks of Linear layers and ReLUs: their parameters stacked, a few large matrix products.
+
+Runs of one draw have the same samples in the same order; only labels, methods and step sizes differ. Their first
+layers are then one product of X with all first-layer weights side by side, and what follows are batched products.
+Every layer is written with a constant unit, so that biases are columns of the weights: Ŵ = [W b; 0 1], x̂ = (x, 1), and
+sizes are rounded up to multiples of eight, which tensor cores want. δ_l = (δ_{l+1} Ŵ_{l+1}) ⊙ 1[h_l > 0], and the
+gradient of client k is δ_lᵀ h_{l−1} over its rows.
+
+When every method of a stack needs only losses, the rows carry the clients' coefficients and there is one gradient per
+run (``pooled``); else there is one for every client. On a GPU a whole round, rules included, is recorded once as a CUDA
+graph and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fairmean.aggregators import Rung, State
+from fairmean.engine.batch import Batch
+from fairmean.engine.kernels import gated_product
+from fairmean.engine.losses import entropy
+from fairmean.engine.precision import matmul_tf32, product
+from fairmean.engine.simulator import Simulator, Step
+from fairmean.rounds import Access, Method
+
+Percent = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One Linear layer: its sizes, with the constant unit and rounded up, and its places in the flat vector."""
+
+    inputs: int
+    outputs: int
+    wide_inputs: int
+    wide_outputs: int
+    weight: slice
+    bias: slice | None
+
+
+def linear_layers(model: nn.Module) -> list[Layer] | None:
+    """The layers of a network Flatten? Linear (ReLU Linear)*; None for any other model."""
+    modules = list(model) if isinstance(model, nn.Sequential) else []
+    if modules and isinstance(modules[0], nn.Flatten):
+        modules = modules[1:]
+    linears, between = modules[::2], modules[1::2]
+    plain = len(linears) == len(between) + 1 and all(type(m) is nn.ReLU for m in between)
+    if not plain or not all(type(m) is nn.Linear for m in linears):
+        return None
+    layers, at = [], 0
+    for k, module in enumerate(linears):
+        inputs, outputs = module.in_features, module.out_features
+        weight = slice(at, at + inputs * outputs)
+        bias = None if module.bias is None else slice(weight.stop, weight.stop + outputs)
+        at = weight.stop if bias is None else bias.stop
+        constant = k < len(linears) - 1
+        layers.append(Layer(inputs, outputs, _up(inputs + 1), _up(outputs + constant), weight, bias))
+    return layers
+
+
+def _up(size: int) -> int:
+    return -(-size // 8) * 8
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of a stack with the same method: rows ``runs`` of everything; ``together``: whether by one vmapped call."""
+
+    method: Method
+    runs: slice
+    together: bool
+
+
+class Stack:
+    """Simulators of one draw, advancing together. Their parameters become rows of ``W`` (runs × d)."""
+
+    def __init__(self, simulators: Sequence[Simulator], wide: dict[int, Tensor] | None = None) -> None:
+        order = sorted(range(len(simulators)), key=lambda i: _group_key(simulators[i].method))
+        self.order = order
+        self.simulators = [simulators[i] for i in order]
+        first = self.simulators[0]
+        layers = linear_layers(first.net.model)
+        assert layers is not None
+        self.layers, self.training, self.device = layers, first.training, first.w.device
+        self.pooled = all(s.method.rung <= Rung.LOSSES for s in simulators)
+        self.precision = first.precision
+        self.dtype = first.w.dtype
+        self._fused = self.precision.mixed or self.precision.tf32
+        self.W = torch.stack([s.w for s in self.simulators])
+        for row, simulator in zip(self.W, self.simulators, strict=True):
+            simulator.net.move(row)
+        fed = first.federation
+        self._wide = {} if wide is None else wide
+        self._x = self._widened(fed.x, self.precision.storage)
+        self._y = torch.stack([s.federation.y for s in self.simulators])
+        dynamic = [s.federation.dynamic for s in self.simulators]
+        self._dynamic = (
+            torch.stack([torch.zeros_like(y, dtype=torch.bool) if d is None else d for d, y in zip(dynamic, self._y)])
+            if any(d is not None for d in dynamic)
+            else None
+        )
+        self._hat = self._constants(self.precision.storage)
+        self.groups = self._grouped()
+        self._entropy = any(g.method.needs_entropy for g in self.groups)
+        self._states = [self._stacked_state(group) for group in self.groups]
+        self._lr = torch.zeros(len(self.simulators), dtype=torch.float64, device=self.device)
+        self._feed = first._feed
+        self._everyone = self.training.participation == 1.0
+        self._record: tuple[Tensor, Tensor] | None = None
+        self._graph: Any = None
+        self._static: _Rows | None = None
+        self._rounds = 0
+        self._entropies: Tensor | None = None
+        self._gradients: Tensor | None = None
+        self._stream: Any = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+
+    # -- a round ------------------------------------------------------------------------------------------------------
+
+    def launch(self, t: int) -> None:
+        """Queue round t; on a GPU this returns before it is done."""
+        first = self.simulators[0]
+        self._t, self._clients = t, first.participants(t)
+        with self._on_stream():
+            lr = [s.training.step_size(t) for s in self.simulators]
+            self._lr.copy_(torch.tensor(lr, dtype=torch.float64), non_blocking=True)
+            rows = self._rows(self._feed(t, self._clients))
+            graphable = self._stream is not None and self._everyone
+            if not graphable or self._rounds == 0:
+                self._record = self._round(rows)
+            else:
+                if self._graph is None:
+                    self._capture(rows)
+                self._graph.replay()
+            self._rounds += 1
+
+    def finish(self) -> list[Step]:
+        """The round's records, in the order the simulators were given in."""
+        assert self._record is not None
+        with self._on_stream():
+            losses, weights = self._record
+            for group in self.groups:
+                if not group.together:
+                    self._one_by_one(group, losses, weights)
+            host = torch.stack([losses, weights]).cpu().numpy()
+        steps: list[Any] = [None] * len(self.simulators)
+        for r, place in enumerate(self.order):
+            known = self.simulators[r].method.aggregator.linear
+            steps[place] = Step(self._clients, host[0, r], host[1, r] if known else None)
+        return steps
+
+    def _round(self, rows: _Rows) -> tuple[Tensor, Tensor]:
+        """Everything but rules that must look at numbers on the host; (losses, weights), runs × clients."""
+        with matmul_tf32(self.precision.tf32):
+            hat = self._fill(self._hat)
+            hidden, logits = self._forward(rows.x, hat)
+            losses, entropies, share, delta = self._losses(logits, rows)
+        if self.pooled:
+            weights = self._coefficients(losses, entropies, rows)
+            share = share * weights.to(share.dtype)[:, rows.owner]
+        else:
+            weights = torch.zeros_like(losses)
+        with matmul_tf32(self.precision.tf32):
+            bounds = [0, len(rows.x)] if self.pooled else rows.bounds
+            gradients = self._backward(delta * share[..., None], rows.x, hidden, hat, bounds)
+        if self.pooled:
+            self.W.addcmul_(self._lr.to(self.dtype)[:, None], gradients[:, 0], value=-1)
+            return losses, weights
+        self._gradients, self._entropies, self._last = gradients, entropies, rows
+        for group, state in zip(self.groups, self._states, strict=True):
+            if group.together:
+                mine = group.runs
+                known = (gradients[mine], losses[mine], entropies[mine], self._lr[mine], state)
+                direction, weights[mine], new = _apply(group.method, rows, self._access())(*known)
+                self._keep(state, new)
+                self.W[mine].addcmul_(self._lr[mine].to(self.dtype)[:, None], direction, value=-1)
+        return losses, weights
+
+    def _one_by_one(self, group: Group, losses: Tensor, weights: Tensor) -> None:
+        """A rule that looks at numbers, run after run, as it would alone."""
+        assert self._gradients is not None
+        assert self._entropies is not None
+        for r in range(group.runs.start, group.runs.stop):
+            simulator, lr = self.simulators[r], self.simulators[r].training.step_size(self._t)
+            simulator._reach.batch = simulator._feed(self._t, self._clients)
+            outcome = group.method.combine(
+                self._gradients[r],
+                losses[r],
+                self._last.sizes,
+                self._entropies[r],
+                clients=self._last.ids,
+                lr=lr,
+                state=simulator.state,
+                access=simulator._access,
+            )
+            assert outcome.direction is not None
+            simulator.state = outcome.state
+            self.W[r].add_(outcome.direction, alpha=-lr)
+            if outcome.weights is not None:
+                weights[r] = outcome.weights
+
+    def _coefficients(self, losses: Tensor, entropies: Tensor, rows: _Rows) -> Tensor:
+        """c (runs × clients) with d = Σ c_i g_i."""
+        parts = []
+        for group, state in zip(self.groups, self._states, strict=True):
+            mine, method = group.runs, group.method
+
+            def one(f: Tensor, h: Tensor, lr: Any, state: State, method: Method = method) -> tuple[Tensor, State]:
+                return method.coefficients(f, rows.sizes, h, clients=rows.ids, lr=lr, state=state)
+
+            if group.together:
+                c, new = torch.func.vmap(one)(losses[mine], entropies[mine], self._lr[mine], state)
+            else:
+                each = []
+                for r in range(mine.start, mine.stop):
+                    lr = self.simulators[r].training.step_size(self._t)
+                    each.append(one(losses[r], entropies[r], lr, {k: v[r - mine.start] for k, v in state.items()}))
+                c = torch.stack([c for c, _ in each])
+                new = {key: torch.stack([s[key] for _, s in each]) for key in each[0][1]}
+            self._keep(state, new)
+            parts.append(c)
+        return torch.cat(parts)
+
+    # -- the network --------------------------------------------------------------------------------------------------
+
+    def _forward(self, x: Tensor, hat: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Hidden layers (rows × runs × units), and logits (runs × rows × classes) at full precision."""
+        N, R, hidden = len(x), len(self.W), []
+        for layer, w in zip(self.layers[:-1], hat[:-1], strict=True):
+            if not hidden:
+                every = w.view(-1, layer.wide_inputs)
+                zero = torch.zeros(len(every), dtype=w.dtype, device=w.device)
+                h = torch._addmm_activation(zero, x, every.T).view(N, R, layer.wide_outputs)  # relu(0 + x Ŵᵀ)
+            else:
+                h = torch.empty(N, R, layer.wide_outputs, dtype=w.dtype, device=w.device)
+                gated_product(hidden[-1], w.transpose(1, 2), None, h, self._fused)
+            hidden.append(h)
+        w, classes = hat[-1], self.layers[-1].outputs
+        if hidden:
+            return hidden, product(hidden[-1].transpose(0, 1), w.transpose(1, 2), self.dtype)[..., :classes]
+        logits = product(x, w.view(-1, w.shape[2]).T, self.dtype).view(N, R, -1).transpose(0, 1)
+        return hidden, logits[..., :classes]
+
+    def _losses(self, logits: Tensor, rows: _Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(client losses, mean entropies if anyone asks, each sample's share in its client's gradient, ∂ℓ/∂logits)."""
+        y = rows.y
+        if rows.dynamic is not None:
+            y = torch.where(rows.dynamic, logits.argmin(2), y)
+        log_p = F.log_softmax(logits, 2)
+        values = -log_p.gather(2, y[..., None])[..., 0]
+        losses = rows.means(values)
+        share = rows.inverse.expand_as(values)
+        for group in self.groups:
+            tilt, mine = group.method.scale.tilt, group.runs
+            if tilt != 0:
+                share = share.clone()
+                losses[mine], share[mine] = rows.tilted(values[mine], tilt)
+        entropies = rows.means(entropy(logits.flatten(0, 1)).view_as(values)) if self._entropy else losses
+        delta = log_p.exp_().scatter_add(2, y[..., None], torch.full_like(values, -1)[..., None])
+        return losses, entropies, share, delta
+
+    def _backward(self, delta: Tensor, x: Tensor, hidden: list[Tensor], hat: list[Tensor], bounds: list[int]) -> Tensor:
+        """Gradients (runs × parts × d), a part being the rows between two bounds."""
+        R, d, low = len(self.W), self.W.shape[1], self.precision.storage
+        out = torch.empty(R, len(bounds) - 1, d, dtype=self.dtype, device=self.device)
+        above = torch.zeros(R, delta.shape[1], self.layers[-1].wide_outputs, dtype=low, device=self.device)
+        above[..., : delta.shape[2]] = delta
+        for k in reversed(range(len(self.layers))):
+            layer = self.layers[k]
+            below = hidden[k - 1].transpose(0, 1) if k else x
+            for part, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False)):
+                if k:
+                    of_w = product(above[:, a:b].transpose(1, 2), below[:, a:b], self.dtype)
+                else:
+                    side_by_side = above.transpose(0, 1)[a:b].reshape(b - a, -1)
+                    of_w = product(side_by_side.T, x[a:b], self.dtype).view(R, layer.wide_outputs, layer.wide_inputs)
+                row = out[:, part]
+                row[:, layer.weight].view(R, layer.outputs, layer.inputs).copy_(
+                    of_w[:, : layer.outputs, : layer.inputs]
+                )
+                if layer.bias is not None:
+                    row[:, layer.bias] = of_w[:, : layer.outputs, layer.inputs]
+            if k:
+                lower = torch.empty_like(hidden[k - 1])
+                gated_product(above.transpose(0, 1), hat[k], hidden[k - 1], lower, self._fused)
+                above = lower.transpose(0, 1)
+        return out
+
+    def _constants(self, dtype: torch.dtype) -> list[Tensor]:
+        """Ŵ of every layer, zero but for the weight that hands the constant 1 on."""
+        result = []
+        for k, layer in enumerate(self.layers):
+            w = torch.zeros(len(self.W), layer.wide_outputs, layer.wide_inputs, dtype=dtype, device=self.device)
+            if k < len(self.layers) - 1:
+                w[:, layer.outputs, layer.inputs] = 1
+            result.append(w)
+        return result
+
+    def _fill(self, hat: list[Tensor]) -> list[Tensor]:
+        """Ŵ at the current parameters."""
+        for layer, w in zip(self.layers, hat, strict=True):
+            w[:, : layer.outputs, : layer.inputs] = self.W[:, layer.weight].view(-1, layer.outputs, layer.inputs)
+            if layer.bias is not None:
+                w[:, : layer.outputs, layer.inputs] = self.W[:, layer.bias]
+        return hat
+
+    def _widened(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """x̂ = (x, 1, 0 …), made once for all stacks that share x."""
+        key = hash((x.data_ptr(), dtype))
+        if key not in self._wide:
+            inputs = prod(x.shape[1:])
+            wide = torch.zeros(len(x), self.layers[0].wide_inputs, dtype=dtype, device=x.device)
+            wide[:, :inputs] = x.flatten(1)
+            wide[:, inputs] = 1
+            self._wide[key] = wide
+        return self._wide[key]
+
+    # -- evaluation ---------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> list[tuple[Percent, Percent]]:
+        """As ``Simulator.evaluate``, for every run at once, in the order they were given in."""
+        feds = [s.federation for s in self.simulators]
+        with self._on_stream(), torch.no_grad():
+            hat = self._fill(self._constants(self.dtype))
+            x = self._widened(feds[0].test_x, self.dtype)
+            predicted, furthest = [], []
+            for part in x.split(max(1, 2**22 // len(self.W))):
+                logits = self._forward(part, hat)[1]
+                predicted.append(logits.argmax(2))
+                furthest.append(logits.argmin(2))
+            first, last = torch.cat(predicted, 1), torch.cat(furthest, 1)
+            clean = first == feds[0].test_y
+            own_y = torch.stack(
+                [
+                    f.test_own_y if f.test_dynamic is None else torch.where(f.test_dynamic, last[r], f.test_own_y)
+                    for r, f in enumerate(feds)
+                ]
+            )
+            hits = torch.stack([clean, first == own_y]).cpu().numpy()
+        offsets = feds[0].test_offsets
+        total = np.concatenate([np.zeros((*hits.shape[:2], 1), np.int64), hits.cumsum(2)], 2)
+        with np.errstate(invalid="ignore"):
+            percent = 100.0 * np.diff(total[..., offsets], axis=2) / np.diff(offsets)
+        result: list[Any] = [None] * len(feds)
+        for r, place in enumerate(self.order):
+            result[place] = (percent[0, r], percent[1, r])
+        return result
+
+    # -- set-up -------------------------------------------------------------------------------------------------------
+
+    def _grouped(self) -> list[Group]:
+        groups: list[Group] = []
+        for r, simulator in enumerate(self.simulators):
+            if groups and groups[-1].method == simulator.method:
+                groups[-1] = Group(simulator.method, slice(groups[-1].runs.start, r + 1), groups[-1].together)
+            else:
+                together = vectorises(simulator.method, len(simulator.participants(0)), self.W.shape[1], self._access())
+                groups.append(Group(simulator.method, slice(r, r + 1), together))
+        return groups
+
+    def _access(self) -> Access:
+        net = self.simulators[0].net
+        return Access(layers=net.layers, output=net.output_rows)
+
+    def _stacked_state(self, group: Group) -> State:
+        """The states of a group's runs, stacked; the simulators see rows of it."""
+        members = self.simulators[group.runs]
+        stacked = {
+            key: torch.stack([m.state[key].to(self.device) for m in members]) for key in (members[0].state or {})
+        }
+        if group.together or self.pooled:
+            self._show(members, stacked)
+        return stacked
+
+    def _show(self, members: Sequence[Simulator], state: State) -> None:
+        for r, member in enumerate(members):
+            member.state = {key: value[r] for key, value in state.items()}
+
+    def _keep(self, state: State, new: State) -> None:
+        """The next state in place, where the graph reads it."""
+        for key, value in new.items():
+            if key in state:
+                state[key].copy_(value)
+            else:  # it appears in the first round
+                state[key] = value.clone()
+                for group, known in zip(self.groups, self._states, strict=True):
+                    if known is state:
+                        self._show(self.simulators[group.runs], state)
+
+    def _rows(self, batch: Batch) -> _Rows:
+        """The round's samples; in place where a graph reads them."""
+        whole = len(batch.rows) == len(self._x)
+        if whole and self._static is not None:
+            return self._static
+        x, y, dynamic = self._x, self._y, self._dynamic
+        if not whole:
+            x, y = x[batch.rows], y[:, batch.rows]
+            dynamic = None if dynamic is None else dynamic[:, batch.rows]
+        if self._static is not None and self._everyone:
+            self._static.x.copy_(x)
+            self._static.y.copy_(y)
+            if dynamic is not None and self._static.dynamic is not None:
+                self._static.dynamic.copy_(dynamic)
+            return self._static
+        rows = _Rows.of(batch, x, y, dynamic, self.dtype)
+        if self._everyone:
+            self._static = rows
+        return rows
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        if self._stream is None:
+            yield
+        else:
+            with torch.cuda.stream(self._stream):
+                yield
+
+    def _capture(self, rows: _Rows) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        self._stream.synchronize()
+        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+            self._record = self._round(rows)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The samples of a round, client after client, with labels for every run."""
+
+    x: Tensor
+    y: Tensor
+    dynamic: Tensor | None
+    bounds: list[int]
+    equal: int
+    owner: Tensor
+    inverse: Tensor
+    sizes: Tensor
+    ids: Tensor
+
+    @staticmethod
+    def of(batch: Batch, x: Tensor, y: Tensor, dynamic: Tensor | None, dtype: torch.dtype) -> _Rows:
+        lengths = np.diff(batch.offsets)
+        owner = torch.repeat_interleave(torch.arange(len(lengths), device=x.device), batch.lengths)
+        return _Rows(
+            x=x,
+            y=y,
+            dynamic=dynamic,
+            bounds=batch.offsets.tolist(),
+            equal=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
+            owner=owner,
+            inverse=(1 / batch.lengths.double()).to(dtype)[owner],
+            sizes=batch.sizes,
+            ids=batch.ids,
+        )
+
+    def means(self, values: Tensor) -> Tensor:
+        """Mean of (runs × rows) per client, in float64."""
+        if self.equal:
+            return values.view(len(values), -1, self.equal).mean(2, dtype=torch.float64)
+        return torch.stack([values[:, part].mean(1, dtype=torch.float64) for part in self._parts()], 1)
+
+    def tilted(self, values: Tensor, tilt: float) -> tuple[Tensor, Tensor]:
+        """(1/t) log mean exp(t ℓ) per client, and softmax(t ℓ) within it."""
+        losses, shares = [], []
+        for part in self._parts():
+            tilted = tilt * values[:, part].double()
+            losses.append((torch.logsumexp(tilted, 1) - np.log(tilted.shape[1])) / tilt)
+            shares.append(torch.softmax(tilted, 1).to(values.dtype))
+        return torch.stack(losses, 1), torch.cat(shares, 1)
+
+    def _parts(self) -> list[slice]:
+        return [slice(a, b) for a, b in zip(self.bounds, self.bounds[1:], strict=False)]
+
+
+def _group_key(method: Method) -> str:
+    return repr(method)
+
+
+def _apply(method: Method, rows: Any, access: Access) -> Callable[..., tuple[Tensor, Any, State]]:
+    """The method on many runs: (gradients, losses, entropies, lr, state), a run along the first axis of each."""
+
+    def one(g: Tensor, f: Tensor, h: Tensor, lr: Any, state: State) -> tuple[Tensor, Tensor, State]:
+        outcome = method.combine(g, f, rows.sizes, h, clients=rows.ids, lr=lr, state=state, access=access)
+        assert outcome.direction is not None
+        weights = torch.zeros_like(f) if outcome.weights is None else outcome.weights
+        return outcome.direction, weights, outcome.state
+
+    return torch.func.vmap(one)
+
+
+@dataclass(frozen=True)
+class _Few:
+    sizes: Tensor
+    ids: Tensor
+
+
+def vectorises(method: Method, n: int, d: int, access: Access) -> bool:
+    """Whether a method can be applied to many runs by one call: it never looks at a number on the host. Tried out."""
+    random = torch.Generator().manual_seed(0)
+    g = torch.randn(2, n, d, generator=random, dtype=torch.float64)
+    f = torch.rand(2, n, generator=random, dtype=torch.float64)
+    rows = _Few(torch.ones(n, dtype=torch.float64), torch.arange(n))
+    state = {key: torch.stack([value, value]) for key, value in method.aggregator.init(n).items()}
+    try:
+        _apply(method, rows, access)(g, f, f, torch.tensor([0.1, 0.2], dtype=torch.float64), state)
+    except (RuntimeError, AttributeError, TypeError, ValueError):
+        return False
+    return True
