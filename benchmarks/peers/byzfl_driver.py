@@ -11,9 +11,9 @@ from protocol import (  # type: ignore[import-not-found,unused-ignore]
     serve,
     timed,
     torchvision_without_its_library,
+    whole,
 )
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 RULES = {"mean": "Average", "cwtm": "TrMean"}
 
@@ -27,7 +27,6 @@ class ByzFL:
         from byzfl.fed_framework import models  # type: ignore[import-not-found,unused-ignore]
 
         models.peer_model = task.build  # models are looked up by name in this module
-        # The client's whole data set is the loader's one item, drawn for ever: no collation, no copy, no new iterator.
         self.clients = [
             byzfl.Client(
                 {
@@ -37,7 +36,7 @@ class ByzFL:
                     "LabelFlipping": False,
                     "nb_labels": 10,
                     "momentum": 0.0,
-                    "training_dataloader": DataLoader([client], batch_size=None, sampler=itertools.repeat(0)),
+                    "training_dataloader": whole(client, itertools.repeat(0)),  # one batch for ever
                     "store_per_client_metrics": False,
                 }
             )
@@ -54,7 +53,7 @@ class ByzFL:
                 "learning_rate_decay": 1.0,
                 "aggregator_info": {"name": RULES[task.rule], "parameters": {"f": task.f}},
                 "pre_agg_list": [],
-                "test_loader": DataLoader(task.clients[:1]),
+                "test_loader": whole(task.clients[0]),
             }
         )
 
@@ -67,7 +66,8 @@ class ByzFL:
         self.server.update_model_with_gradients([client.get_flat_gradients() for client in self.clients])
 
     def rounds(self, count: int) -> list[float]:
-        return timed(self.step, count)
+        seconds: list[float] = timed(self.step, count)
+        return seconds
 
     def parameters(self) -> list[Tensor]:
         return list(self.server.model.parameters())

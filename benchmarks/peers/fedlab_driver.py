@@ -12,18 +12,18 @@ from protocol import (  # type: ignore[import-not-found,unused-ignore]
     intervals,
     serve,
     torchvision_without_its_library,
+    whole,
 )
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 
 class Data:
-    """FedLab's data set interface; a client's whole data set is its loader's one item: no collation and no copy."""
+    """FedLab's data set interface: a client's loader by its number."""
 
     def __init__(self, clients: list[tuple[Tensor, Tensor]]) -> None:
-        self.loaders = [DataLoader([client], batch_size=None) for client in clients]  # type: ignore[arg-type]
+        self.loaders = [whole(client) for client in clients]
 
-    def get_dataloader(self, id: int, batch_size: int) -> DataLoader[Any]:
+    def get_dataloader(self, id: int, batch_size: int) -> Any:
         return self.loaders[id]
 
 
@@ -57,7 +57,8 @@ class FedLab:
         self.handler.global_round += count
         self.stamps = [time.perf_counter()]
         self.pipeline.main()
-        return intervals(self.stamps)
+        seconds: list[float] = intervals(self.stamps)
+        return seconds
 
     def parameters(self) -> list[Tensor]:
         return list(self.handler.model.parameters())

@@ -32,7 +32,8 @@ class Flower:
         begin = time.perf_counter()
         stamps = self.simulate(count + 1)
         self.extra = {"start_seconds": stamps[1] - begin}
-        return intervals(stamps[1:])
+        seconds: list[float] = intervals(stamps[1:])
+        return seconds
 
     def simulate(self, rounds: int) -> list[float]:
         """Times before the first round and after each."""

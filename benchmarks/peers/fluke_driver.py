@@ -55,7 +55,7 @@ class Fluke:
                 optimizer_cfg=optimizer,
                 loss_fn=nn.CrossEntropyLoss(),
                 local_epochs=1,
-                persistency=False,  # plain SGD has no state to keep, and a kept model would be copied into
+                persistency=False,  # plain SGD has no state, and a model kept would only be copied into
             )
             for i, (x, y) in enumerate(task.clients)
         ]
@@ -71,7 +71,8 @@ class Fluke:
         self.federation.attach(watch)
         self.federation.run(n_rounds=count, eligible_perc=1)
         self.federation.detach(watch)
-        return intervals(watch.stamps)
+        seconds: list[float] = intervals(watch.stamps)
+        return seconds
 
     def parameters(self) -> list[Tensor]:
         return list(self.federation.server.model.parameters())

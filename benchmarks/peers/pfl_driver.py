@@ -61,7 +61,8 @@ class Pfl:
         self.algorithm.run(settings, self.backend, self.model, self.training, send_metrics_to_platform=False)
 
     def rounds(self, count: int) -> list[float]:
-        return timed(self.step, count)
+        seconds: list[float] = timed(self.step, count)
+        return seconds
 
     def parameters(self) -> list[Tensor]:
         return list(self.model.pytorch_model.parameters())

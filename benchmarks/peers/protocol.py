@@ -13,7 +13,9 @@ command a line and answers each with one line of JSON:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import itertools
 import json
 import os
 import queue
@@ -30,6 +32,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 PEERS = ("byzfl", "pfl", "fluke", "fedlab", "flower")
 HERE = Path(__file__).resolve().parent
@@ -91,7 +94,7 @@ def load_task(path: str | Path) -> Task:
     with np.load(path) as file:
         x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
         ends = file["offsets"].tolist()
-        clients = [(x[a:b], y[a:b]) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        clients = [(x[a:b], y[a:b]) for a, b in itertools.pairwise(ends)]
         dropout = bool(file["dropout"]) if "dropout" in file else True
         return Task(
             clients, unnumbered(file), str(file["model"]), float(file["lr"]), str(file["rule"]), int(file["f"]), dropout
@@ -103,7 +106,7 @@ def numbered(parameters: Iterable[Any]) -> dict[str, Any]:
 
 
 def unnumbered(file: Any) -> list[Tensor]:
-    return [torch.from_numpy(file[f"p{i}"]) for i in range(sum(key[1:].isdigit() for key in file.keys()))]
+    return [torch.from_numpy(file[f"p{i}"]) for i in range(sum(key[1:].isdigit() for key in file))]
 
 
 # ---- the driver's side
@@ -124,6 +127,24 @@ class Driver(Protocol):
         """The server's parameters now."""
 
 
+class Whole(Dataset[tuple[Tensor, Tensor]]):
+    """A client's samples as one item."""
+
+    def __init__(self, client: tuple[Tensor, Tensor]) -> None:
+        self.client = client
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.client
+
+
+def whole(client: tuple[Tensor, Tensor], sampler: Iterable[int] | None = None) -> DataLoader[tuple[Tensor, Tensor]]:
+    """For frameworks that insist on a DataLoader, the cheapest one: no collation and no copy."""
+    return DataLoader(Whole(client), batch_size=None, sampler=sampler)
+
+
 def timed(one: Callable[[], object], count: int) -> list[float]:
     """The seconds of each of `count` calls."""
     stamps = [time.perf_counter()]
@@ -134,7 +155,7 @@ def timed(one: Callable[[], object], count: int) -> list[float]:
 
 
 def intervals(stamps: list[float]) -> list[float]:
-    return [b - a for a, b in zip(stamps[:-1], stamps[1:], strict=True)]
+    return [b - a for a, b in itertools.pairwise(stamps)]
 
 
 def torchvision_without_its_library() -> None:
@@ -143,9 +164,10 @@ def torchvision_without_its_library() -> None:
     The import fails on two operators only, which are declared here without an implementation.
     """
     if not kept:
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            signature = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            library.define(signature)  # type: ignore[no-untyped-call]
         kept.append(library)
 
 
@@ -245,17 +267,14 @@ class Peer:
     def close(self) -> None:
         """End the child: politely, and after ten seconds not."""
         if self.child.stdin is not None and not self.child.stdin.closed:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 self.child.stdin.close()
-            except BrokenPipeError:
-                pass
-        for end in (lambda: None, self.child.terminate, self.child.kill):
-            end()
+        for next_step in (self.child.terminate, self.child.kill, self.child.wait):
             try:
                 self.child.wait(timeout=10)
                 break
             except subprocess.TimeoutExpired:
-                continue
+                next_step()
         self.stderr.close()
 
     def __enter__(self) -> Peer:

@@ -77,6 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--attacks", metavar="A,B:key=value", help="default: none, random_class, pairwise")
     study.add_argument("--seeds", metavar="1,2,3 or 1-5", help="each seed is a new draw of clients, labels and model")
 
+    study.add_argument(
+        "--together", type=int, metavar="N", help="runs at once; default: all that fit on a GPU, one on a CPU"
+    )
+
     lists = verbs.add_parser("list", help="what there is: methods, attacks, …")
     lists.add_argument("what", choices=catalogue.CATALOGUE)
     lists.add_argument("--json", action="store_true", help="print as JSON")
@@ -143,7 +147,7 @@ def _compare(arguments: argparse.Namespace) -> None:
             print(f"{folder_of(resolve(config))}  {method} · {attack} · seed {config.seed}")
         return
     with Live(arguments.quiet or arguments.json) as live:
-        result = compare(source, report=live.study, **lists, **overrides)  # type: ignore[arg-type]
+        result = compare(source, report=live.study, together=arguments.together, **lists, **overrides)  # type: ignore[arg-type]
     print(to_json(result.records) if arguments.json else _compared(result))
 
 

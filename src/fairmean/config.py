@@ -15,6 +15,7 @@ from fairmean._version import __version__
 from fairmean.aggregators import AGGREGATORS
 from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
+from fairmean.engine.precision import PRECISIONS
 from fairmean.errors import UserError, unknown
 from fairmean.hyper import at_least, within
 from fairmean.methods import compose, decompose, named_methods
@@ -135,7 +136,10 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one."""
+    """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one.
+
+    ``dtype``: float64, float32, or float32 whose large products are made of tf32 or bfloat16 numbers, summed in float32.
+    """
 
     rounds: int = 100
     lr: float = 0.1
@@ -161,7 +165,7 @@ class TrainConfig:
         at_least("train.local_steps", self.local_steps, 1)
         choices = {
             "schedule": ("exponential", "cosine"),
-            "dtype": ("float32", "float64"),
+            "dtype": tuple(PRECISIONS),
             "engine": ("fast", "reference"),
         }
         for name, known in choices.items():

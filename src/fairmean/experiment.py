@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import os
@@ -23,6 +24,8 @@ from fairmean._version import __version__
 from fairmean.config import Config, gather, parse, to_toml
 from fairmean.data import own
 from fairmean.engine import Simulator, Step, Training
+from fairmean.engine.precision import PRECISIONS
+from fairmean.engine.simulator import memory
 from fairmean.errors import Diverged, UserError
 from fairmean.federation import Federation
 from fairmean.importing import source_digest
@@ -108,11 +111,11 @@ def resolve(config: Config) -> Config:
     )
 
 
-def build_federation(config: Config) -> Federation:
-    """The clients and their data."""
+def build_federation(config: Config, loaded: data.Dataset | None = None, like: Federation | None = None) -> Federation:
+    """The clients and their data; ``loaded`` and ``like`` save work when there are many runs on the same data."""
     part, attack = config.partition, config.attack
     poisoned = federation.poisoned_clients(part.clients, attack.clients, attack.fraction, attack.pick, config.seed)
-    loaded = data.load(config.data.name, config.data.path)
+    loaded = loaded or data.load(config.data.name, config.data.path)
     trust = config.data.trust or (TRUST if "trust" in config.method.build().aggregator.requires else 0)
     return federation.build(
         loaded,
@@ -127,6 +130,7 @@ def build_federation(config: Config) -> Federation:
         source=attack.source,
         target=attack.target,
         seed=config.seed,
+        like=like,
     )
 
 
@@ -168,9 +172,14 @@ def _simulator(config: Config, clients: Federation) -> Simulator:
         ),
         seed=config.seed,
         device=train.device,
-        dtype=getattr(torch, train.dtype),
+        precision=PRECISIONS[train.dtype],
         engine=cast(Literal["fast", "reference"], train.engine),
     )
+
+
+def memory_of(simulator: Simulator) -> int:
+    """Bytes of the device it runs on."""
+    return memory(simulator.w.device)
 
 
 def folder_of(config: Config) -> Path:
@@ -186,10 +195,16 @@ def run_config(config: Config, report: Report | None = None) -> Result:
     if ended is None:
         simulator = build_simulator(config)  # a user's mistake shows before anything is written
         with folder, torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            ended = folder.summary() or _Recorder(config, folder, simulator, report).run()
+            ended = folder.summary() or Recorder(config, folder, simulator, report).run()
+    return result(config, ended)
+
+
+def result(config: Config, ended: dict[str, Any]) -> Result:
+    """What a run that has ended gives; raises Diverged if it did."""
+    path = folder_of(config)
     if ended["status"] == "diverged":
-        raise Diverged(_remedy(config, ended["round"], folder.path))
-    return Result(folder.path, config, ended)
+        raise Diverged(_remedy(config, ended["round"], path))
+    return Result(path, config, ended)
 
 
 def _remedy(config: Config, t: int, path: Path) -> str:
@@ -201,8 +216,8 @@ def _remedy(config: Config, t: int, path: Path) -> str:
     )
 
 
-class _Recorder:
-    """Trains, evaluates, writes."""
+class Recorder:
+    """Trains, evaluates, writes: a run on its own by ``run``; of many runs, each has one that is told what happened."""
 
     def __init__(self, config: Config, folder: RunFolder, simulator: Simulator, report: Report | None) -> None:
         self.config, self.folder, self.simulator, self.report = config, folder, simulator, report
@@ -212,31 +227,49 @@ class _Recorder:
         self.all_rounds = self.rounds * len(self.regular) <= _TABLE_ROWS
         self.pending: list[tuple[int, Step, tuple[Any, Any] | None]] = []
         self.metrics: dict[str, float] = {}
+        self.ended: dict[str, Any] = {}
         self.length = 0
 
     def run(self) -> dict[str, Any]:
-        start = self._resume()
+        start = self.resume()
         began = saved = time.monotonic()
         for t in range(start, self.rounds):
-            accuracy = self.simulator.evaluate() if t % self.every == 0 else None
-            step = self.simulator.step(t)
-            if accuracy is not None:
-                self.metrics = summarise(accuracy[0], self.regular)
-            if accuracy is not None or self.all_rounds:
-                self.pending.append((t, step, accuracy))
+            accuracy = self.simulator.evaluate() if self.due(t) else None
+            self.note(t, self.simulator.step(t), accuracy)
             now = time.monotonic()
             self._tell(Progress(t + 1, self.rounds, (t + 1 - start) / max(now - began, 1e-9), self.metrics))
-            if len(self.pending) >= _FLUSH_ROUNDS or now - saved > _CHECKPOINT_SECONDS:
-                bad = self._flush()
-                if bad is not None:
-                    return self._diverged(bad)
+            if self.full or now - saved > _CHECKPOINT_SECONDS:
+                if self.flush():
+                    return self.ended
                 if now - saved > _CHECKPOINT_SECONDS:
-                    self._checkpoint(t + 1)
+                    self.checkpoint(t + 1)
                     saved = now
+        if self.flush():
+            return self.ended
+        return self.finish(time.monotonic() - began, start)
+
+    def due(self, t: int) -> bool:
+        """Whether the clients are evaluated before round t."""
+        return t % self.every == 0
+
+    def note(self, t: int, step: Step, accuracy: tuple[Any, Any] | None) -> None:
+        """Round t happened."""
+        if accuracy is not None:
+            self.metrics = summarise(accuracy[0], self.regular)
+        if accuracy is not None or self.all_rounds:
+            self.pending.append((t, step, accuracy))
+
+    @property
+    def full(self) -> bool:
+        """Whether there is enough to write."""
+        return len(self.pending) >= _FLUSH_ROUNDS
+
+    def flush(self) -> bool:
+        """Write what is pending; whether the run turned out to have diverged, and so has ended."""
         bad = self._flush()
         if bad is not None:
-            return self._diverged(bad)
-        return self._finish(time.monotonic() - began, start)
+            self.ended = self._diverged(bad)
+        return bad is not None
 
     def _tell(self, progress: Progress) -> None:
         """Report between two rounds; whoever listens may interrupt here, and then nothing is lost."""
@@ -244,17 +277,18 @@ class _Recorder:
             if self.report:
                 self.report(progress)
         except KeyboardInterrupt:
-            if self._flush() is None:
-                self._checkpoint(progress.round)
+            if not self.flush():
+                self.checkpoint(progress.round)
             raise
 
-    def _resume(self) -> int:
+    def resume(self) -> int:
+        """Read the checkpoint, or set up a new run; the round to go on with."""
         checkpoint = self.folder.load(self.simulator.w.device)
         if checkpoint is None:
             self._write_setup()
             self.folder.cut(0)
             self.length = self.folder.append("")
-            self._checkpoint(0)
+            self.checkpoint(0)
             return 0
         self.simulator.w.copy_(checkpoint["w"])
         self.simulator.state = checkpoint["state"]
@@ -262,10 +296,12 @@ class _Recorder:
         self.folder.cut(self.length)
         return int(checkpoint["round"])
 
-    def _checkpoint(self, t: int) -> None:
+    def checkpoint(self, t: int) -> None:
+        """Save what is needed to go on with round t."""
         w = self.simulator.w
         if w.isfinite().all():
-            self.folder.save({"round": t, "w": w, "state": self.simulator.state, "table": self.length})
+            state = {key: value.clone() for key, value in self.simulator.state.items()}
+            self.folder.save({"round": t, "w": w.clone(), "state": state, "table": self.length})
 
     def _flush(self) -> int | None:
         """Write pending rows; the first round with a non-finite loss, if there is one."""
@@ -293,13 +329,14 @@ class _Recorder:
         self.folder.write_json("summary.json", summary)
         return summary
 
-    def _finish(self, seconds: float, start: int) -> dict[str, Any]:
+    def finish(self, seconds: float, start: int, together: int = 1) -> dict[str, Any]:
+        """Evaluate the last model and write the summary; ``together``: how many runs advanced at once."""
         simulator, T = self.simulator, self.rounds
         accuracy = simulator.evaluate()
         losses, clients = simulator.losses(T), simulator.participants(T)
         if not (losses.isfinite().all() and simulator.w.isfinite().all()):
             return self._diverged(T)
-        self._checkpoint(T)  # before the last rows: a run stopped below comes here again and writes them once
+        self.checkpoint(T)  # before the last rows: a run stopped below comes here again and writes them once
         self.pending.append((T, Step(clients, losses, None), accuracy))
         self._flush()
         self.folder.close_table()
@@ -319,7 +356,7 @@ class _Recorder:
             summary["poisoned"] = (
                 {"clean_average": average(clean), "own_average": average(mine)} if len(clean) else None
             )
-        environment = self._environment() | {"seconds": round(seconds, 3), "rounds_timed": T - start}
+        environment = self._environment() | {"seconds": round(seconds, 3), "rounds_timed": T - start, "together": together}
         self.folder.write_json("environment.json", environment)
         self.folder.write_json("summary.json", summary)
         return summary
@@ -348,6 +385,7 @@ class _Recorder:
         }
 
 
+@functools.cache
 def _commit() -> str | None:
     """The commit of the source tree, where there is one."""
     here = Path(__file__).parent

@@ -118,8 +118,12 @@ def build(
     target: int = 1,
     seed: int = 1,
     trust: int = 0,
+    like: Federation | None = None,
 ) -> Federation:
-    """Partition the data, give each client test data that mirrors its training mix, poison labels."""
+    """Partition the data, give each client test data that mirrors its training mix, poison labels.
+
+    ``like``: a federation of the same data, whose inputs are shared where they are the same samples in the same order.
+    """
     owner, test_owner = _owners(data, partition_name, clients, partition_seed, partition_options or {})
     sizes = np.bincount(owner, minlength=clients)
     rows, test_rows = np.argsort(owner, kind="stable"), np.argsort(test_owner, kind="stable")
@@ -142,13 +146,20 @@ def build(
         labels.append((clean, np.where(chosen, relabel(clean), clean) if relabel else clean))
         own.append(torch.from_numpy(chosen) if rule.dynamic else None)
     (clean_y, y), (test_y, test_own_y) = labels
+
+    def samples(part: NDArray[Any], chosen: Index, known: str, known_rows: str) -> Tensor:
+        if like is not None and np.array_equal(getattr(like, known_rows), chosen):
+            shared: Tensor = getattr(like, known)
+            return shared
+        return inputs(part[chosen], data.mean, data.std)
+
     return Federation(
-        x=inputs(data.train_x[rows], data.mean, data.std),
+        x=samples(data.train_x, rows, "x", "rows"),
         y=torch.from_numpy(y),
         clean_y=torch.from_numpy(clean_y),
         offsets=np.concatenate([[0], np.cumsum(sizes)]),
         regular=regular,
-        test_x=inputs(data.test_x[test_rows], data.mean, data.std),
+        test_x=samples(data.test_x, test_rows, "test_x", "test_rows"),
         test_y=torch.from_numpy(test_y),
         test_own_y=torch.from_numpy(test_own_y),
         test_offsets=np.concatenate([[0], np.cumsum(np.bincount(test_owner, minlength=clients))]),

@@ -85,13 +85,17 @@ def gram(gradients: Tensor) -> Tensor:
 
 
 def _exact(gradients: Tensor) -> Tensor:
-    """G Gᵀ as a sum over blocks of columns: with few rows, the blocks are what keeps a GPU busy."""
+    """G Gᵀ as a sum over blocks of columns: with few rows, the blocks are what keeps a GPU busy.
+
+    Exactly symmetric, so that two clients nearest to each other tie, whatever the rounding.
+    """
     n, d = gradients.shape
     width = -(-d // 64)
     blocks = d // width
     some = gradients[:, : blocks * width].reshape(n, blocks, width).transpose(0, 1)
     rest = gradients[:, blocks * width :]
-    return torch.bmm(some, some.transpose(1, 2)).sum(0) + rest @ rest.T
+    M = torch.bmm(some, some.transpose(1, 2)).sum(0) + rest @ rest.T
+    return (M + M.T) / 2
 
 
 def pull(gradients: Tensor, weights: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fairmean.config import Config, MethodConfig, assign, gather, literal, parse
@@ -19,7 +20,10 @@ from fairmean.errors import Diverged, UserError
 from fairmean.experiment import TRUST, Progress, folder_of, resolve, run_config
 from fairmean.metrics import METRICS
 from fairmean.runfolder import RunFolder
+from fairmean.together import run_together
 
+Planned = tuple[str, str, Config]
+Report = Callable[[int, int, str, Progress], None]
 METHODS = ("mean", "fedavg", "qffl:q=1", "fairmean:kappa=1:tau=1", "fairmean-normalised:kappa=1:tau=1")
 ATTACKS = ("none", "random_class", "pairwise")
 
@@ -163,15 +167,38 @@ def compare(
     methods: Sequence[str] | None = None,
     attacks: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
-    report: Callable[[int, int, str, Progress], None] | None = None,
+    report: Report | None = None,
+    together: int | None = None,
     **overrides: Any,
 ) -> Comparison:
-    """Run every method under every attack for every seed; the same seed means the same clients, labels and model."""
+    """Run every method under every attack for every seed; the same seed means the same clients, labels and model.
+
+    ``together``: how many runs at most advance at once (None: as many as fit on a GPU, one on a CPU).
+    """
     runs = plan(source, overrides, methods, attacks, seeds)
+    if together is not None and together < 1:
+        raise UserError(f"together = {together}: must be a whole number ≥ 1 (1: one run after the other)")
+    on_gpu = torch.device(resolve(runs[0][2]).train.device).type == "cuda"
+    most = together or (len(runs) if on_gpu else 1)
+    if most > 1:
+        return _collect(runs, _at_once(runs, most, report))
     records = []
     for index, (method, attack, config) in enumerate(runs):
         records.append(_record(method, attack, config, index, len(runs), report))
     return _collect(runs, records)
+
+
+def _at_once(runs: list[Planned], most: int, report: Report | None) -> list[dict[str, Any]]:
+    """The records of runs that advance together."""
+    total = len(runs)
+    tell = (lambda done, progress: report(done, total, "together", progress)) if report else None
+    ended = run_together([config for _, _, config in runs], most, tell)
+    records = []
+    for (method, attack, config), summary in zip(runs, ended, strict=True):
+        values = {name: summary.get(name, math.nan) for name in METRICS}
+        record: dict[str, Any] = {"method": method, "attack": attack, "seed": config.seed, "status": summary["status"]}
+        records.append(record | values | {"folder": str(folder_of(resolve(config)))})
+    return records
 
 
 def _record(
@@ -180,7 +207,7 @@ def _record(
     config: Config,
     index: int,
     total: int,
-    report: Callable[[int, int, str, Progress], None] | None,
+    report: Report | None,
 ) -> dict[str, Any]:
     label = f"{method} · {attack} · seed {config.seed}"
     tell = (lambda progress: report(index, total, label, progress)) if report else None

@@ -77,15 +77,12 @@ class Batch:
 
 
 class Feeder:
-    """Batches of a federation, step after step.
+    """Batches of a federation, step after step; ``keyed``: whether dropout needs a key every step."""
 
-    ``x`` may be a copy of the federation's inputs in another layout; ``keyed``: whether dropout needs a key every step.
-    """
-
-    def __init__(self, federation: Federation, x: Tensor, batch: int, seed: int, keyed: bool = True) -> None:
-        self.federation, self.x, self.seed, self.keyed = federation, x, seed, keyed
+    def __init__(self, federation: Federation, batch: int, seed: int, keyed: bool = True) -> None:
+        self.federation, self.seed, self.keyed = federation, seed, keyed
         self.batches = Batches(federation.offsets, batch, seed)
-        self._rows = torch.arange(len(x), device=x.device)
+        self._rows = torch.arange(len(federation.x), device=federation.x.device)
         self._whole: Batch | None = None
 
     def __call__(self, step: int, clients: Index) -> Batch:
@@ -94,13 +91,13 @@ class Feeder:
         everything = self.batches.full and len(clients) == self.federation.clients
         if everything and self._whole is not None:
             return replace(self._whole, key=key)
-        device = self.x.device
+        device = self.federation.x.device
         lengths = self.batches.lengths[clients]
         if everything:
-            rows, x, y, dynamic = self._rows, self.x, self.federation.y, self.federation.dynamic
+            rows, x, y, dynamic = self._rows, self.federation.x, self.federation.y, self.federation.dynamic
         else:
             rows = torch.from_numpy(self.batches.rows(step, clients)).to(device)
-            x, y = self.x[rows], self.federation.y[rows]
+            x, y = self.federation.x[rows], self.federation.y[rows]
             dynamic = None if self.federation.dynamic is None else self.federation.dynamic[rows]
         batch = Batch(
             clients=clients,

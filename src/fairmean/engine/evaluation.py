@@ -17,7 +17,7 @@ class Evaluator:
 
     def __init__(self, federation: Federation, net: Net, chunk: int) -> None:
         self._federation, self._net, self._chunk = federation, net, chunk
-        self._x = net.layout(federation.test_x)
+        self._x = federation.test_x
         self._rows = torch.arange(len(self._x), device=self._x.device)
 
     def __call__(self) -> tuple[Percent, Percent]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -52,11 +52,11 @@ class Step(NamedTuple):
     """What a round leaves to be recorded: who took part, their losses before it, the weight of each gradient."""
 
     clients: NDArray[np.int64]
-    losses: Tensor
-    weights: Tensor | None
+    losses: Tensor | NDArray[np.float64]
+    weights: Tensor | NDArray[np.float64] | None
 
 
-def _memory(device: torch.device) -> int:
+def memory(device: torch.device) -> int:
     """Bytes in all."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
@@ -87,11 +87,12 @@ class Simulator:
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
         self.net = Net(model, device, dtype, self.precision)
         self.state: State = method.aggregator.init(federation.clients)
-        x = self.net.layout(self.federation.x)
-        self._feed = Feeder(self.federation, x, training.batch, seed, keyed=self.net.random)
+        laid_out = {name: self.net.layout(getattr(self.federation, name)) for name in ("x", "test_x")}
+        self.federation = replace(self.federation, **laid_out)
+        self._feed = Feeder(self.federation, training.batch, seed, keyed=self.net.random)
         self._everyone = np.arange(federation.clients)
         auto = self.net.chunk_rows(self.federation.x)
-        self._chunk = chunk or auto.rows
+        self._chunk, self.row_bytes = chunk or auto.rows, auto.bytes_per_row
         self._keep = max(self._chunk, int(memory * 2**30 / auto.bytes_per_row))
         self._reach = Reach(self.net, self.federation, self._chunk, method.scale.tilt)
         self._access = self._reach.access()
@@ -149,7 +150,7 @@ class Simulator:
             return None, None
         own_rows = self.engine == "reference" or self.training.local_steps > 1  # those paths make their own
         n, d = len(self.participants(0)), len(self.w)
-        need, have = n * d * self.w.element_size(), _memory(self.w.device)
+        need, have = n * d * self.w.element_size(), memory(self.w.device)
         if need > 0.7 * have:
             raise UserError(
                 f"{self.method.name} looks at every client's gradient: {n:,} × {d:,} numbers are "

@@ -102,6 +102,7 @@ class Stack:
         fed = first.federation
         self._wide = {} if wide is None else wide
         self._x = self._widened(fed.x, self.precision.storage)
+        self._test_x = self._widened(fed.test_x, self.dtype)
         self._y = torch.stack([s.federation.y for s in self.simulators])
         dynamic = [s.federation.dynamic for s in self.simulators]
         self._dynamic = (
@@ -122,7 +123,10 @@ class Stack:
         self._rounds = 0
         self._entropies: Tensor | None = None
         self._gradients: Tensor | None = None
-        self._stream: Any = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._stream: Any = None
+        if self.device.type == "cuda":
+            self._stream = torch.cuda.Stream(self.device)
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
@@ -331,9 +335,8 @@ class Stack:
         feds = [s.federation for s in self.simulators]
         with self._on_stream(), torch.no_grad():
             hat = self._fill(self._constants(self.dtype))
-            x = self._widened(feds[0].test_x, self.dtype)
             predicted, furthest = [], []
-            for part in x.split(max(1, 2**22 // len(self.W))):
+            for part in self._test_x.split(max(1, 2**22 // len(self.W))):
                 logits = self._forward(part, hat)[1]
                 predicted.append(logits.argmax(2))
                 furthest.append(logits.argmin(2))

@@ -1,0 +1,129 @@
+"""Several simulators that advance together, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from fairmean.aggregators import Rung
+from fairmean.engine.evaluation import Percent
+from fairmean.engine.graphed import Graphed
+from fairmean.engine.simulator import Simulator, Step
+from fairmean.engine.stacked import Stack, linear_layers
+
+Accuracy = tuple[Percent, Percent]
+
+
+class Part(Protocol):
+    """Simulators that are computed as one: ``launch`` queues a round, ``finish`` waits for it."""
+
+    def launch(self, t: int) -> None: ...
+    def finish(self) -> list[Step]: ...
+    def evaluate(self) -> list[Accuracy]: ...
+
+
+class Alone:
+    """One simulator, as it is."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+
+    def launch(self, t: int) -> None:
+        self._step = self._simulator.step(t)
+
+    def finish(self) -> list[Step]:
+        return [self._step]
+
+    def evaluate(self) -> list[Accuracy]:
+        return [self._simulator.evaluate()]
+
+
+class Done(NamedTuple):
+    """Round t of every simulator, and the accuracies before it where they were due."""
+
+    t: int
+    steps: list[Step]
+    accuracies: list[Accuracy] | None
+
+
+class Fleet:
+    """Runs of one draw are stacked where the model allows it; other runs on a GPU replay graphs on their own streams.
+
+    While the host finishes one part (a rule that needs a solver, a table), the GPU works on the others.
+    """
+
+    def __init__(self, simulators: Sequence[Simulator]) -> None:
+        groups: dict[Any, list[int]] = {}
+        for place, simulator in enumerate(simulators):
+            groups.setdefault(stack_key(simulator) or ("alone", place), []).append(place)
+        self.parts: list[tuple[Part, list[int]]] = []
+        wide: dict[int, torch.Tensor] = {}
+        for key, places in groups.items():
+            members = [simulators[place] for place in places]
+            self.parts.append((_part(members, key, wide), places))
+        self._total = len(simulators)
+        self._cuda = any(simulator.w.is_cuda for simulator in simulators)
+
+    def rounds(
+        self, start: int, stop: int, due: Callable[[int], bool], rest: Callable[[int], bool]
+    ) -> Iterator[Done]:
+        """Rounds ``start`` … ``stop − 1``, evaluated before those that are ``due``.
+
+        When a round is handed out, later ones may be under way, unless ``rest`` of it was true: then every simulator is
+        exactly after it.
+        """
+        ahead = [self._begin(part, start, due) for part, _ in self.parts]
+        for t in range(start, stop):
+            pause = rest(t) or t + 1 == stop
+            steps: list[Any] = [None] * self._total
+            accuracies: list[Any] = [None] * self._total
+            for i, (part, places) in enumerate(self.parts):
+                for place, step in zip(places, part.finish(), strict=True):
+                    steps[place] = step
+                for place, accuracy in zip(places, ahead[i] or [], strict=False):
+                    accuracies[place] = accuracy
+                if not pause:
+                    ahead[i] = self._begin(part, t + 1, due)
+            if pause and self._cuda:
+                torch.cuda.synchronize()
+            yield Done(t, steps, accuracies if due(t) else None)
+            if pause and t + 1 < stop:
+                ahead = [self._begin(part, t + 1, due) for part, _ in self.parts]
+
+    @staticmethod
+    def _begin(part: Part, t: int, due: Callable[[int], bool]) -> list[Accuracy] | None:
+        accuracies = part.evaluate() if due(t) else None
+        part.launch(t)
+        return accuracies
+
+
+def stack_key(simulator: Simulator) -> Any:
+    """What simulators must share to be stacked; None: this one cannot be."""
+    training = simulator.training
+    if training.local_steps > 1 or simulator.engine != "fast" or linear_layers(simulator.net.model) is None:
+        return None
+    shapes = tuple(tuple(p.shape) for p in simulator.net.model.parameters())
+    pooled = simulator.method.rung <= Rung.LOSSES
+    same = (training.batch, training.participation, training.rounds, simulator.seed, simulator.precision)
+    return (simulator.federation.x.data_ptr(), simulator.federation.test_x.data_ptr(), shapes, pooled, *same)
+
+
+def bytes_needed(simulator: Simulator) -> int:
+    """About what a run takes on its device while it advances with others, shared inputs left out."""
+    federation, training, w = simulator.federation, simulator.training, simulator.w
+    rows = int(simulator._feed.batches.lengths.sum())
+    layers = linear_layers(simulator.net.model)
+    if layers is not None:
+        passes = 4 * rows * sum(layer.wide_outputs for layer in layers) * simulator.precision.storage.itemsize
+    else:
+        passes = 3 * min(rows, simulator._chunk) * simulator.row_bytes
+    matrix = 2 * federation.clients * len(w) * w.element_size() if simulator.method.rung > Rung.LOSSES else 0
+    return passes + matrix + 8 * training.local_steps * len(w) * w.element_size()
+
+
+def _part(members: list[Simulator], key: Any, wide: dict[int, torch.Tensor]) -> Part:
+    if key[0] != "alone":
+        return Stack(members, wide)
+    return Graphed(members[0]) if Graphed.takes(members[0]) else Alone(members[0])

@@ -1,0 +1,132 @@
+"""One run on a GPU whose passes are recorded once as a CUDA graph, and replayed: no time lost between small kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairmean.aggregators import Rung
+from fairmean.engine.batch import Batch
+from fairmean.engine.clientwise import client_gradients
+from fairmean.engine.evaluation import Percent
+from fairmean.engine.fused import fused_round
+from fairmean.engine.simulator import Simulator, Step
+from fairmean.rounds import Outcome
+
+
+class Graphed:
+    """A simulator with the passes of its rounds on a stream of its own. Batches must have the same shape every round.
+
+    The first round runs plainly, which also warms libraries up; the second is recorded.
+    """
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.simulator = simulator
+        device = simulator.w.device
+        self._stream = torch.cuda.Stream(device)
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._lr = torch.zeros((), dtype=torch.float64, device=device)
+        self._key = torch.zeros((), dtype=torch.int64, device=device)
+        self._graph: Any = None
+        self._static: Batch | None = None
+
+    @staticmethod
+    def takes(simulator: Simulator) -> bool:
+        """Whether every round of this run has the same shapes, and its passes nothing that a graph cannot hold."""
+        training, pooled = simulator.training, simulator.method.rung <= Rung.LOSSES
+        same = training.participation == 1 and training.local_steps == 1 and simulator.engine == "fast"
+        return simulator.w.is_cuda and same and not (pooled and simulator.state)
+
+    def launch(self, t: int) -> None:
+        """Queue round t."""
+        simulator = self.simulator
+        self._clients, lr = simulator.participants(t), simulator.training.step_size(t)
+        with torch.cuda.stream(self._stream):
+            self._lr.fill_(lr)
+            batch = simulator._feed(t, self._clients)
+            if self._static is None:
+                self._key.fill_(batch.key)
+                self._static = _copy(batch, self._key)
+                self._result = self._passes()
+            else:
+                self._put(batch)
+                if self._graph is None:
+                    self._stream.synchronize()
+                    self._graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+                        self._result = self._passes()
+                self._graph.replay()
+            self._step(lr)
+
+    def finish(self) -> list[Step]:
+        """The round's record."""
+        with torch.cuda.stream(self._stream):
+            losses = self._result[0].cpu().numpy().copy()
+            weights = self._outcome.weights
+            return [Step(self._clients, losses, None if weights is None else weights.cpu().numpy().copy())]
+
+    def evaluate(self) -> list[tuple[Percent, Percent]]:
+        """As ``Simulator.evaluate``."""
+        with torch.cuda.stream(self._stream):
+            return [self.simulator.evaluate()]
+
+    def _passes(self) -> tuple[Tensor, Any]:
+        """(losses, the fused outcome or the entropies): forward and backward, all of it on the device."""
+        simulator, batch, lr = self.simulator, self._static, self._lr
+        assert batch is not None
+        method, net = simulator.method, simulator.net
+        with net.passes():
+            if method.rung <= Rung.LOSSES:
+                return fused_round(net, batch, method, lr, {}, simulator._chunk, simulator._keep)  # type: ignore[arg-type]
+            assert simulator._gradients is not None
+            return client_gradients(
+                net, batch, simulator._chunk, method.scale.tilt, simulator._capture, simulator._gradients
+            )
+
+    def _step(self, lr: float) -> None:
+        simulator, (losses, rest) = self.simulator, self._result
+        if isinstance(rest, Outcome):
+            self._outcome = rest
+            simulator.net.descend(lr)
+            return
+        batch = self._static
+        assert batch is not None
+        assert simulator._gradients is not None
+        simulator._reach.batch = batch
+        self._outcome = simulator.method.combine(
+            simulator._gradients,
+            losses,
+            batch.sizes,
+            rest,
+            clients=batch.ids,
+            lr=lr,
+            state=simulator.state,
+            access=simulator._access,
+            owned=True,
+        )
+        assert self._outcome.direction is not None
+        simulator.w.add_(self._outcome.direction, alpha=-lr)
+        simulator.state = self._outcome.state
+
+    def _put(self, batch: Batch) -> None:
+        """This round's samples, where the graph reads them."""
+        static = self._static
+        assert static is not None
+        self._key.fill_(batch.key)
+        for name in ("x", "y", "rows", "dynamic"):
+            to, value = getattr(static, name), getattr(batch, name)
+            if value is not None and to.data_ptr() != value.data_ptr():
+                to.copy_(value, non_blocking=True)
+
+
+def _copy(batch: Batch, key: Tensor) -> Batch:
+    """A batch whose tensors nobody else writes to."""
+    whole = bool((np.diff(batch.offsets) == batch.sizes.cpu().numpy()).all())
+    own = (lambda value: value) if whole else (lambda value: None if value is None else value.clone())
+    return replace(
+        batch, x=own(batch.x), y=own(batch.y), rows=own(batch.rows), dynamic=own(batch.dynamic), key=key, _spans={}
+    )

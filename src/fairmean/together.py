@@ -1,0 +1,144 @@
+"""Many runs at once: configs in, run folders out, as if each had been run on its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from fairmean import data
+from fairmean.config import Config
+from fairmean.engine import Simulator
+from fairmean.engine.fleet import Fleet, bytes_needed
+from fairmean.experiment import (
+    Progress,
+    Recorder,
+    build_federation,
+    build_simulator,
+    folder_of,
+    memory_of,
+    resolve,
+)
+from fairmean.runfolder import RunFolder
+
+_CHECKPOINT_SECONDS = 5.0
+_CHECKPOINT_SHARE = 0.03  # of the time, at most, goes into checkpoints
+_FLUSH_ROUNDS = 50
+_MEMORY_SHARE = 0.6
+
+Tell = Callable[[int, Progress], None]
+"""Told how many runs have ended before, and how the current ones are getting on."""
+
+
+def run_together(configs: Sequence[Config], most: int, tell: Tell | None = None) -> list[dict[str, Any]]:
+    """The summaries of these runs, computing those that are not there yet, ``most`` at a time.
+
+    Runs advance in lockstep, so those at a time have the same number of rounds and of rounds between evaluations.
+    """
+    resolved = [resolve(config) for config in configs]
+    ended = {i: summary for i, c in enumerate(resolved) if (summary := RunFolder(folder_of(c)).summary()) is not None}
+    order = sorted((i for i in range(len(configs)) if i not in ended), key=lambda i: _draw(resolved[i]))
+    flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+    with flags:
+        for wave in _waves([(i, resolved[i]) for i in order], most):
+            before = len(ended)
+            report = (lambda progress, before=before: tell(before, progress)) if tell else None
+            ended |= _run_wave(wave, report)
+    return [ended[i] for i in range(len(configs))]
+
+
+Wave = list[tuple[int, Config, Simulator]]
+
+
+def _draw(config: Config) -> tuple[Any, ...]:
+    """Runs that sort together share rounds, then data, then clients and seed."""
+    data, part = config.data, config.partition
+    return (config.train.rounds, config.run.eval_every, data.name, str(data.path), str(part), config.seed)
+
+
+def _waves(runs: list[tuple[int, Config]], most: int) -> Iterator[Wave]:
+    """Simulators in portions that fit in memory; inputs are shared where they are the same."""
+    load = lru_cache(maxsize=1)(data.load)
+    wave: Wave = []
+    used, like = 0, None
+    for i, config in runs:
+        name, path = config.data.name, config.data.path
+        if like is not None and (like[0], like[1]) != (name, path):
+            like = None
+        clients = build_federation(config, load(name, path), like[2] if like else None)
+        simulator = build_simulator(config, clients)
+        like = (name, path, simulator.federation)
+        need = bytes_needed(simulator)
+        lockstep = not wave or _draw(wave[0][1])[:2] == _draw(config)[:2]
+        if wave and (len(wave) >= most or not lockstep or used + need > _MEMORY_SHARE * memory_of(simulator)):
+            yield wave
+            wave, used = [], 0
+        wave.append((i, config, simulator))
+        used += need
+    if wave:
+        yield wave
+
+
+def _run_wave(wave: Wave, tell: Callable[[Progress], None] | None) -> dict[int, dict[str, Any]]:
+    """Every run of the wave to its end. Runs that were interrupted at different rounds go on one group after another."""
+    ended: dict[int, dict[str, Any]] = {}
+    with ExitStack() as locks:
+        groups: dict[int, list[tuple[int, Recorder]]] = {}
+        for i, config, simulator in wave:
+            folder = locks.enter_context(RunFolder(folder_of(config)))
+            summary = folder.summary()
+            if summary is not None:  # another process ended it meanwhile
+                ended[i] = summary
+                continue
+            recorder = Recorder(config, folder, simulator, None)
+            groups.setdefault(recorder.resume(), []).append((i, recorder))
+        for start, members in sorted(groups.items()):
+            _advance([recorder for _, recorder in members], start, tell)
+            ended |= {i: recorder.ended for i, recorder in members}
+    return ended
+
+
+def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], None] | None) -> None:
+    """From round ``start`` to the end, in lockstep."""
+    fleet = Fleet([recorder.simulator for recorder in recorders])
+    first = recorders[0]
+    began = saved = time.monotonic()
+    interval, interrupted, resting = _CHECKPOINT_SECONDS, False, False
+
+    def rest(t: int) -> bool:
+        nonlocal resting
+        resting = interrupted or time.monotonic() - saved > interval
+        return resting
+
+    for done in fleet.rounds(start, first.rounds, first.due, rest):
+        for i, recorder in enumerate(recorders):
+            if not recorder.ended:
+                recorder.note(done.t, done.steps[i], done.accuracies[i] if done.accuracies else None)
+                if (done.t + i) % _FLUSH_ROUNDS == 0:  # not all at once: the GPU is at work meanwhile
+                    recorder.flush()
+        if resting:
+            before = time.monotonic()
+            for recorder in recorders:
+                if not recorder.ended and not recorder.flush():
+                    recorder.checkpoint(done.t + 1)
+            saved = time.monotonic()
+            interval = max(_CHECKPOINT_SECONDS, (saved - before) / _CHECKPOINT_SHARE)
+        if interrupted:
+            raise KeyboardInterrupt
+        if all(recorder.ended for recorder in recorders):
+            break
+        speed = (done.t + 1 - start) / max(time.monotonic() - began, 1e-9)
+        try:
+            if tell:
+                tell(Progress(done.t + 1, first.rounds, speed, first.metrics))
+        except KeyboardInterrupt:  # the next round ends with everything in its place
+            interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
+    for recorder in recorders:
+        if not recorder.ended and not recorder.flush():
+            recorder.ended = recorder.finish(time.monotonic() - began, start, len(recorders))

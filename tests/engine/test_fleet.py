@@ -1,0 +1,180 @@
+"""Runs that advance together give what each gives alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fairmean import method
+from fairmean.data import load
+from fairmean.engine.fleet import Fleet
+from fairmean.engine.graphed import Graphed
+from fairmean.engine.kernels import gated_product
+from fairmean.engine.precision import PRECISIONS
+from fairmean.engine.stacked import Stack, linear_layers
+from fairmean.federation import build
+from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
+
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"))
+DEVICES = ["cpu", CUDA]
+FUSABLE = ["full", "minibatch", "partial", "cosine"]
+
+
+def draws(device="cpu", dtype=torch.float64):
+    """One draw under three attacks, inputs shared; and another draw."""
+    data, first = load("fashion-mnist-mini"), None
+    data = replace(data, train_x=data.train_x[:500], train_y=data.train_y[:500])
+    result = []
+    for attack, seed in (("pairwise", 1), ("furthest", 1), ("none", 1), ("random", 2)):
+        known = {"clients": 6, "attack": attack, "poisoned": np.array([4, 5]), "partition_seed": seed}
+        result.append(build(data, trust=60, like=first, **known).to(device, dtype))
+        first = result[0]
+    return result
+
+
+@pytest.fixture(scope="module")
+def federations():
+    return draws()
+
+
+def advance(fleet, rounds, every=1):
+    return list(fleet.rounds(0, rounds, lambda t: t % every == 0, lambda t: t == 1))
+
+
+def test_inputs_are_shared(federations):
+    assert federations[0].x is federations[1].x
+    assert federations[0].test_x is federations[2].test_x
+    assert federations[0].x is not federations[3].x
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", MODES)
+def test_together_equals_alone(mode, device):
+    """Every method at once, in float64: losses, weights, parameters, accuracies."""
+    options, federations = {"device": device, **MODES[mode]}, draws(device)
+    names = list(METHODS) if mode == "full" else ["mean", "fairmean", "krum", "fedmgda+", "bant", "cwtm"]
+    pairs = [(METHODS[name], fed) for name in names for fed in federations]
+    group = [simulate(fed, rule, 0, **options)[0] for rule, fed in pairs]
+    fleet = Fleet(group)
+    stacked = sum(isinstance(part, Stack) for part, _ in fleet.parts)
+    assert stacked == (4 if mode in FUSABLE else 0)  # two draws, rules on losses and others
+    done = advance(fleet, 4)
+    for i, (rule, fed) in enumerate(pairs):
+        alone, last = simulate(fed, rule, 4, **options)
+        assert (group[i].w - alone.w).norm() <= 1e-9 * alone.w.norm(), rule.name
+        np.testing.assert_allclose(done[-1].steps[i].losses, last.losses.cpu(), rtol=1e-8)
+        if last.weights is None:
+            assert done[-1].steps[i].weights is None
+        else:
+            np.testing.assert_allclose(done[-1].steps[i].weights, last.weights.cpu(), rtol=1e-6, atol=1e-9)
+        for key, value in alone.state.items():
+            torch.testing.assert_close(group[i].state[key].to(value), value, rtol=1e-9, atol=1e-12)
+    fresh = [simulate(fed, rule, 0, **options)[0] for rule, fed in pairs[:4]]
+    for i, simulator in enumerate(fresh):
+        np.testing.assert_allclose(done[0].accuracies[i], simulator.evaluate())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_precisions(dtype, device):
+    """50 rounds of every stackable method in reduced precision stay near float64."""
+    rounds, tolerance = {"bfloat16": (10, 3e-2), "tf32": (10, 3e-3), "float32": (50, 1e-3)}.get(dtype, (3, 1e-9))
+    names = ["mean", "fedavg", "qffl", "fairmean", "fedmgda+", "adafed", "h-nobs", "qffl+cwtm"]
+    rounds = rounds if device == "cuda" else min(rounds, 5)
+    federations = draws(device, PRECISIONS[dtype].dtype)
+    group = [
+        simulate(federations[0], METHODS[name], 0, dtype=None, precision=PRECISIONS[dtype], device=device)[0]
+        for name in names
+    ]
+    start = group[0].w.clone()
+    advance(Fleet(group), rounds, 100)
+    for name, simulator in zip(names, group, strict=True):
+        exact, _ = simulate(federations[0], METHODS[name], rounds, device=device)
+        moved = (exact.w - start.double()).norm()
+        assert (simulator.w - exact.w).norm() <= tolerance * exact.w.norm(), name
+        assert (simulator.w - exact.w).norm() <= 0.5 * moved, name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "tf32"])
+@pytest.mark.parametrize("name", ["fairmean", "krum"])
+@pytest.mark.parametrize("model", ["mlp", "small"])
+def test_reduced_precision_alone(federations, name, dtype, model, monkeypatch):
+    """A run on its own at reduced precision is near float32, for any model."""
+    monkeypatch.setitem(simulate.__globals__["build_model"].__globals__["MODELS"], "small", small_cnn)
+    low, a = simulate(federations[0], METHODS[name], 1, model=model, dtype=None, precision=PRECISIONS[dtype])
+    full, b = simulate(federations[0], METHODS[name], 1, model=model, dtype=torch.float32)
+    torch.testing.assert_close(a.losses, b.losses, rtol=2e-2, atol=2e-2)
+    assert (low.w - full.w).norm() <= 1e-2 * full.w.norm()
+    assert low.w.dtype == torch.float32
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+@pytest.mark.parametrize("name", ["fairmean", "term", "krum", "bant"])
+@pytest.mark.parametrize("mode", ["full", "minibatch"])
+def test_graph_equals_plain(federations, name, mode, monkeypatch):
+    monkeypatch.setitem(simulate.__globals__["build_model"].__globals__["MODELS"], "small", small_cnn)
+    for fed in federations:
+        graphed, _ = simulate(fed, METHODS[name], 0, model="small", device="cuda", **MODES[mode])
+        fleet = Fleet([graphed])
+        assert isinstance(fleet.parts[0][0], Graphed)
+        done = advance(fleet, 6)
+        plain, last = simulate(fed, METHODS[name], 6, model="small", device="cuda", **MODES[mode])
+        assert (graphed.w - plain.w).norm() <= 1e-9 * plain.w.norm()
+        np.testing.assert_allclose(done[-1].steps[0].losses, last.losses.cpu(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gated_product(device, dtype):
+    random = torch.Generator().manual_seed(0)
+    for rows, runs, k, units in ((300, 3, 16, 208), (129, 2, 208, 208), (64, 1, 40, 24)):
+        a, b, h = (
+            torch.randn(*shape, generator=random).to(device, dtype)
+            for shape in ((rows, runs, k), (runs, k, units), (rows, runs, units))
+        )
+        exact = torch.einsum("nrk,rkj->nrj", a.double(), b.double())
+        for gate, want in ((None, exact.relu()), (h, exact * (h > 0))):
+            out = torch.full_like(h, torch.nan)
+            gated_product(a, b, gate, out, fused=True)
+            assert (out.double() - want).norm() <= 1e-2 * want.norm()
+            gated_product(a.transpose(0, 1).contiguous().transpose(0, 1), b, gate, out, fused=True)
+            assert (out.double() - want).norm() <= 1e-2 * want.norm()
+
+
+def test_which_models_are_stacked():
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2, bias=False))
+    layers = linear_layers(flat)
+    assert [(x.inputs, x.outputs, x.bias is None) for x in layers] == [(6, 3, False), (3, 2, True)]
+    assert layers[-1].weight.stop == sum(p.numel() for p in flat.parameters())
+    for other in (
+        nn.Linear(3, 2),
+        nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)),
+        nn.Sequential(nn.Linear(6, 3), nn.ReLU()),
+        nn.Sequential(),
+    ):
+        assert linear_layers(other) is None
+
+
+def test_a_run_that_blows_up_harms_no_other(federations):
+    """Not-a-number stays within its run."""
+    fine = [simulate(federations[0], METHODS[name], 0)[0] for name in ("mean", "krum", "adafed")]
+    wild = [simulate(federations[0], METHODS[name], 0, lr=1e300)[0] for name in ("mean", "krum", "adafed", "fedmgda+")]
+    advance(Fleet([*wild, *fine]), 4, 100)
+    for simulator in fine:
+        alone, _ = simulate(federations[0], simulator.method, 4)
+        assert (simulator.w - alone.w).norm() <= 1e-9 * alone.w.norm()
+    assert not any(simulator.w.isfinite().all() for simulator in wild)
+
+
+def test_rest_leaves_everyone_after_the_round(federations):
+    group = [simulate(fed, method("fairmean"), 0)[0] for fed in federations]
+    fleet = Fleet(group)
+    for done in fleet.rounds(0, 3, lambda t: False, lambda t: t == 1):
+        if done.t == 1:
+            break
+    for simulator, fed in zip(group, federations, strict=True):
+        alone, _ = simulate(fed, method("fairmean"), 2)
+        assert (simulator.w - alone.w).norm() <= 1e-12 * alone.w.norm()
