@@ -15,12 +15,12 @@ _FEW = 64  # up to so many clients, the Gram matrix costs next to nothing
 
 
 class Products:
-    """Inner products of the messages s_i g_i, after mixing; ``unit``: every s_i is 1."""
+    """Inner products of the messages s_i g_i, after mixing; ``unit``: every s_i is 1; ``known``: G Gᵀ, if it is there."""
 
-    def __init__(self, gradients: Tensor, scales: Tensor, unit: bool = False) -> None:
+    def __init__(self, gradients: Tensor, scales: Tensor, unit: bool = False, known: Tensor | None = None) -> None:
         self._gradients, self._scales, self._unit = gradients, scales, unit
         self._mix: Tensor | None = None
-        self._plain: Tensor | None = None
+        self._plain = None if known is None else torch.outer(scales, scales) * known
         self._mixed: Tensor | None = None
         self.lazy: dict[str, Callable[[], Any]] = {
             "squared_norms": self.squared_norms,

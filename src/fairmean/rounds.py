@@ -111,6 +111,29 @@ class Method:
             return 1.0
         return weights.sum() / scaled.sum().clamp(min=1e-300)
 
+    def weigh(
+        self,
+        gram: Tensor,
+        losses: Tensor,
+        sizes: Tensor,
+        entropies: Tensor | None = None,
+        *,
+        clients: Tensor,
+        lr: float,
+        state: State,
+    ) -> tuple[Tensor, State]:
+        """c with d = Σ c_i g_i from losses and the gradients' inner products: for linear rules up to that rung."""
+        products = Products(gram, self._scales(losses, entropies), self.scale.unit, known=gram)
+        products.mix(self.pre)
+        round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
+        weights, state = self.aggregator(round, state)
+        return products.on_gradients(weights), state
+
+    def _scales(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        """s, where each message is scaled before the rule sees it: in the normalised form s_i / mean(s)."""
+        scales = self.scale(losses, entropies)
+        return scales / scales.mean().clamp(min=1e-300) if self.scale.normalised else scales
+
     def combine(
         self,
         gradients: Tensor,
@@ -131,10 +154,7 @@ class Method:
         if self.rung <= Rung.LOSSES:
             weights, state = self.coefficients(losses, sizes, entropies, clients=clients, lr=lr, state=state)
             return Outcome(pull(gradients, weights), weights, state)
-        scales = self.scale(losses, entropies)
-        if self.scale.normalised:  # here each message is scaled before the rule sees it: s_i / mean(s)
-            scales = scales / scales.mean().clamp(min=1e-300)
-        unit = self.scale.unit
+        scales, unit = self._scales(losses, entropies), self.scale.unit
         if owned and self.rung >= Rung.COORDINATES and not self.aggregator.linear and not self.pre and not unit:
             gradients.mul_(scales.to(gradients.dtype)[:, None])
             scales, unit = torch.ones_like(scales), True

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from fairmean.data import load
+from fairmean.engine.convolution import NarrowConv, PooledReLU, accelerate
+from fairmean.engine.precision import PRECISIONS
 from fairmean.federation import build
+from fairmean.models import build as build_model
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -49,3 +52,38 @@ def test_resume_on_cuda(federation):
     for t in (2, 3):
         again.step(t)
     assert torch.equal(again.w, whole.w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_pooling_kernel(dtype):
+    """Values and gradients of relu(max_pool2d), ties and zeros included."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(-3, 4, (5, 7, 12, 6), generator=draw).to("cuda", dtype).requires_grad_()
+    ours, theirs = PooledReLU()(x), torch.relu(torch.nn.functional.max_pool2d(x, 2))
+    weights = torch.randn(ours.shape, generator=draw).to("cuda", dtype)
+    assert torch.equal(ours, theirs)
+    assert torch.equal(*(torch.autograd.grad(y, x, weights)[0] for y in (ours, theirs)))
+    assert PooledReLU()(torch.full((1, 1, 2, 2), torch.nan, device="cuda")).isnan().all()
+
+
+def test_narrow_convolution():
+    draw = torch.Generator().manual_seed(0)
+    plain = torch.nn.Conv2d(3, 64, 5).cuda()
+    narrow, x = NarrowConv.like(plain), torch.randn(9, 3, 32, 32, generator=draw).cuda()
+    weights = torch.randn(9, 64, 28, 28, generator=draw).cuda()
+    exact = torch.autograd.grad(plain(x), list(plain.parameters()), weights)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = narrow(x)
+    assert out.dtype == torch.bfloat16
+    assert (out - plain(x)).norm() <= 1e-2 * plain(x).norm()
+    for ours, theirs in zip(torch.autograd.grad(out, list(narrow.parameters()), weights.bfloat16()), exact, strict=True):
+        assert (ours - theirs).norm() <= 1e-2 * theirs.norm()
+
+
+def test_accelerated_model_is_the_model():
+    x = torch.randn(20, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
+    plain, swapped = (build_model("cnn", (3, 32, 32), 10, 1).cuda().eval() for _ in range(2))
+    accelerate(swapped, PRECISIONS["float32"])
+    assert sum(isinstance(m, PooledReLU) for m in swapped) == 2
+    torch.testing.assert_close(swapped(x), plain(x))
+    assert list(dict(swapped.named_parameters())) == list(dict(plain.named_parameters()))

@@ -14,6 +14,7 @@ from fairmean.engine.simulator import Simulator, Step
 from fairmean.engine.stacked import Stack, linear_layers
 
 Accuracy = tuple[Percent, Percent]
+_FEW = 32
 
 
 class Part(Protocol):
@@ -34,10 +35,15 @@ class Alone:
         self._step = self._simulator.step(t)
 
     def finish(self) -> list[Step]:
-        return [self._step]
+        clients, losses, weights = self._step
+        return [Step(clients, _host(losses), None if weights is None else _host(weights))]
 
     def evaluate(self) -> list[Accuracy]:
         return [self._simulator.evaluate()]
+
+
+def _host(values: Any) -> Any:
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
 class Done(NamedTuple):
@@ -58,6 +64,11 @@ class Fleet:
         groups: dict[Any, list[int]] = {}
         for place, simulator in enumerate(simulators):
             groups.setdefault(stack_key(simulator) or ("alone", place), []).append(place)
+        for key in list(groups):  # with few clients, one wider stack costs less than two
+            if key[0] == "losses" and simulators[groups[key][0]].federation.clients <= _FEW:
+                other = ("gradients", *key[1:])
+                if other in groups:
+                    groups[other] += groups.pop(key)
         self.parts: list[tuple[Part, list[int]]] = []
         wide: dict[int, torch.Tensor] = {}
         for key, places in groups.items():
@@ -105,9 +116,9 @@ def stack_key(simulator: Simulator) -> Any:
     if training.local_steps > 1 or simulator.engine != "fast" or linear_layers(simulator.net.model) is None:
         return None
     shapes = tuple(tuple(p.shape) for p in simulator.net.model.parameters())
-    pooled = simulator.method.rung <= Rung.LOSSES
+    kind = "losses" if simulator.method.rung <= Rung.LOSSES else "gradients"
     same = (training.batch, training.participation, training.rounds, simulator.seed, simulator.precision)
-    return (simulator.federation.x.data_ptr(), simulator.federation.test_x.data_ptr(), shapes, pooled, *same)
+    return (kind, simulator.federation.x.data_ptr(), simulator.federation.test_x.data_ptr(), shapes, *same)
 
 
 def bytes_needed(simulator: Simulator) -> int:

@@ -39,7 +39,8 @@ class Graphed:
         """Whether every round of this run has the same shapes, and its passes nothing that a graph cannot hold."""
         training, pooled = simulator.training, simulator.method.rung <= Rung.LOSSES
         same = training.participation == 1 and training.local_steps == 1 and simulator.engine == "fast"
-        return simulator.w.is_cuda and same and not (pooled and simulator.state)
+        plain = not simulator.state if pooled else simulator._capture is not None
+        return simulator.w.is_cuda and same and plain
 
     def launch(self, t: int) -> None:
         """Queue round t."""
@@ -79,7 +80,7 @@ class Graphed:
         simulator, batch, lr = self.simulator, self._static, self._lr
         assert batch is not None
         method, net = simulator.method, simulator.net
-        with net.passes():
+        with net.passes(), net.fresh():
             if method.rung <= Rung.LOSSES:
                 return fused_round(net, batch, method, lr, {}, simulator._chunk, simulator._keep)  # type: ignore[arg-type]
             assert simulator._gradients is not None

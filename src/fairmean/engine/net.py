@@ -10,7 +10,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from fairmean.engine.convolution import accelerate
 from fairmean.engine.precision import Precision, matmul_tf32
 from fairmean.models import Dropout
 
@@ -42,6 +44,8 @@ class Net:
     ) -> None:
         self.precision = precision or Precision(dtype, dtype)
         self.model = model.to(device=device, dtype=dtype)
+        if torch.device(device).type == "cuda":
+            accelerate(self.model, self.precision)
         self.model.train()
         self._parameters = parameters = list(model.parameters())
         self.channels_last = any(p.dim() == 4 for p in parameters)
@@ -51,6 +55,8 @@ class Net:
         for parameter, view in zip(parameters, self.views(self.flat), strict=True):
             view.copy_(parameter.data)
         self.move(self.flat)
+        self._names = [name for name, _ in model.named_parameters()]
+        self._leaves: list[Tensor] | None = None
         self._owners = [name.rpartition(".")[0] for name, _ in model.named_parameters()]
         self.layers = self._layer_slices()
         self._dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
@@ -95,9 +101,9 @@ class Net:
 
     def accumulate(self, losses: Tensor, weights: Tensor) -> None:
         """Add the gradient of Σ weights·losses to what is there."""
-        for parameter, grad in zip(
-            self._parameters, torch.autograd.grad(losses, self._parameters, weights, allow_unused=True), strict=True
-        ):
+        leaves = self._leaves or self._parameters
+        grads = torch.autograd.grad(losses, leaves, weights, allow_unused=True)
+        for parameter, grad in zip(self._parameters, grads, strict=True):
             if parameter.grad is None:
                 parameter.grad = grad
             elif grad is not None:
@@ -130,11 +136,26 @@ class Net:
         """A forward pass; ``rows`` and ``key`` decide the dropout masks. ``exact``: at the parameters' precision."""
         self.mask(rows, key)
         if exact or not self.precision.mixed:
+            return self._call(x)
+        with torch.autocast(x.device.type, dtype=self.precision.storage, cache_enabled=False):
+            logits = self._call(x)
+        return logits.to(self.flat.dtype)
+
+    def _call(self, x: Tensor) -> Tensor:
+        if self._leaves is None:
             logits: Tensor = self.model(x)
             return logits
-        with torch.autocast(x.device.type, dtype=self.precision.storage, cache_enabled=False):
-            logits = self.model(x)
-        return logits.to(self.flat.dtype)
+        named = dict(zip(self._names, self._leaves, strict=True))
+        return functional_call(self.model, named, (x,))  # type: ignore[no-any-return]
+
+    @contextmanager
+    def fresh(self) -> Iterator[None]:
+        """Passes inside differentiate tensors made here and now, on the current stream, as CUDA graphs demand."""
+        self._leaves = [view.detach().requires_grad_() for view in self.views(self.flat)]
+        try:
+            yield
+        finally:
+            self._leaves = None
 
     @contextmanager
     def passes(self) -> Iterator[None]:

@@ -31,6 +31,7 @@ from fairmean.engine.kernels import gated_product
 from fairmean.engine.losses import entropy
 from fairmean.engine.precision import matmul_tf32, product
 from fairmean.engine.simulator import Simulator, Step
+from fairmean.products import gram
 from fairmean.rounds import Access, Method
 
 Percent = NDArray[np.float64]
@@ -74,11 +75,19 @@ def _up(size: int) -> int:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of a stack with the same method: rows ``runs`` of everything; ``together``: whether by one vmapped call."""
+    """Runs of a stack with the same method: rows ``runs`` of everything.
+
+    ``together``: the rule is applied to all by one vmapped call. Else it looks at numbers on the host: one run after
+    the other, from inner products alone where that is all it sees (``by_gram``).
+    """
 
     method: Method
     runs: slice
     together: bool
+
+    @property
+    def by_gram(self) -> bool:
+        return not self.together and self.method.rung == Rung.GRAM and self.method.aggregator.linear
 
 
 class Stack:
@@ -123,6 +132,7 @@ class Stack:
         self._rounds = 0
         self._entropies: Tensor | None = None
         self._gradients: Tensor | None = None
+        self._grams: list[Tensor | None] = [None] * len(self.groups)
         self._stream: Any = None
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)
@@ -152,8 +162,10 @@ class Stack:
         assert self._record is not None
         with self._on_stream():
             losses, weights = self._record
-            for group in self.groups:
-                if not group.together:
+            for group, gram in zip(self.groups, self._grams, strict=True):
+                if gram is not None:
+                    self._by_gram(group, gram, losses, weights)
+                elif not group.together and not self.pooled:
                     self._one_by_one(group, losses, weights)
             host = torch.stack([losses, weights]).cpu().numpy()
         steps: list[Any] = [None] * len(self.simulators)
@@ -187,7 +199,32 @@ class Stack:
                 direction, weights[mine], new = _apply(group.method, rows, self._access())(*known)
                 self._keep(state, new)
                 self.W[mine].addcmul_(self._lr[mine].to(self.dtype)[:, None], direction, value=-1)
+        self._grams = [torch.func.vmap(gram)(gradients[g.runs]) if g.by_gram else None for g in self.groups]
         return losses, weights
+
+    def _by_gram(self, group: Group, gram: Tensor, losses: Tensor, weights: Tensor) -> None:
+        """A rule on inner products, on the host, which is faster there; then one step for all its runs."""
+        assert self._gradients is not None
+        assert self._entropies is not None
+        mine, rows = group.runs, self._last
+        known = torch.cat([gram, losses[mine, None], self._entropies[mine, None]], 1).cpu()
+        each = []
+        for r, one in zip(range(mine.start, mine.stop), known, strict=True):
+            simulator = self.simulators[r]
+            c, simulator.state = group.method.weigh(
+                one[:-2],
+                one[-2],
+                rows.host_sizes,
+                one[-1],
+                clients=rows.host_ids,
+                lr=simulator.training.step_size(self._t),
+                state=simulator.state,
+            )
+            each.append(c)
+        c = torch.stack(each).to(self.device)
+        weights[mine] = c
+        step = (c * self._lr[mine, None]).to(self.dtype)[:, None]
+        self.W[mine].sub_(torch.bmm(step, self._gradients[mine])[:, 0])
 
     def _one_by_one(self, group: Group, losses: Tensor, weights: Tensor) -> None:
         """A rule that looks at numbers, run after run, as it would alone."""
@@ -319,7 +356,7 @@ class Stack:
 
     def _widened(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x̂ = (x, 1, 0 …), made once for all stacks that share x."""
-        key = hash((x.data_ptr(), dtype))
+        key = hash((x.data_ptr(), x.shape, dtype))
         if key not in self._wide:
             inputs = prod(x.shape[1:])
             wide = torch.zeros(len(x), self.layers[0].wide_inputs, dtype=dtype, device=x.device)
@@ -447,6 +484,8 @@ class _Rows:
     inverse: Tensor
     sizes: Tensor
     ids: Tensor
+    host_sizes: Tensor
+    host_ids: Tensor
 
     @staticmethod
     def of(batch: Batch, x: Tensor, y: Tensor, dynamic: Tensor | None, dtype: torch.dtype) -> _Rows:
@@ -462,6 +501,8 @@ class _Rows:
             inverse=(1 / batch.lengths.double()).to(dtype)[owner],
             sizes=batch.sizes,
             ids=batch.ids,
+            host_sizes=batch.sizes.cpu(),
+            host_ids=batch.ids.cpu(),
         )
 
     def means(self, values: Tensor) -> Tensor:

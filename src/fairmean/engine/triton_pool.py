@@ -1,0 +1,61 @@
+"""The kernels of ``convolution``: images lie as (sample, row, column, channel). Import it where there is Triton."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _corner(o, channels, width):
+    """Where the first of the four values of output ``o`` lies; the image has even sides and this width."""
+    c = o % channels
+    p = o // channels
+    half = width // 2
+    return ((p // half * 2) * width + p % half * 2).to(tl.int64) * channels + c
+
+
+@triton.jit
+def pool_forward(x, out, place, count, channels, width, BLOCK: tl.constexpr):
+    """relu of the maximum of four, and which of them it was (4: none, it is not positive)."""
+    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = o < count
+    at = x + _corner(o, channels, width)
+    best = tl.load(at, mask=inside, other=0.0)
+    which = tl.zeros((BLOCK,), dtype=tl.int32)
+    for k in tl.static_range(1, 4):
+        value = tl.load(at + (k // 2 * width + k % 2) * channels, mask=inside, other=0.0)
+        more = (value > best) | (value != value)
+        best = tl.where(more, value, best)
+        which = tl.where(more, k, which)
+    zero = best <= 0
+    tl.store(out + o, tl.where(zero, 0.0, best), mask=inside)
+    tl.store(place + o, tl.where(zero, 4, which).to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def pool_backward(gradient, place, out, count, channels, width, BLOCK: tl.constexpr):
+    """The gradient at the place of the maximum, zero at the other three."""
+    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = o < count
+    g = tl.load(gradient + o, mask=inside, other=0.0)
+    which = tl.load(place + o, mask=inside, other=4).to(tl.int32)
+    at = out + _corner(o, channels, width)
+    for k in tl.static_range(4):
+        tl.store(at + (k // 2 * width + k % 2) * channels, tl.where(which == k, g, 0.0), mask=inside)
+
+
+@triton.jit
+def patches(
+    x, out, count, high, wide, height, width, channels, kh, kw, size, depth,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """One patch per row in the order (row, column, channel), then a 1, then zeros."""
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    j = tl.arange(0, WIDTH)
+    across = kw * channels
+    inner = (j // across) * width * channels + j % across
+    sample, rest = m // (high * wide), m % (high * wide)
+    start = ((sample * height + rest // wide) * width + rest % wide).to(tl.int64) * channels
+    inside = m[:, None] < count
+    value = tl.load(x + start[:, None] + inner[None, :], mask=inside & (j[None, :] < size), other=0.0)
+    value = tl.where(j[None, :] == size, 1.0, value)
+    tl.store(out + m.to(tl.int64)[:, None] * depth + j[None, :], value, mask=inside & (j[None, :] < depth))
