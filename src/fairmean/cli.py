@@ -3,57 +3,114 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
 from fairmean import __doc__ as about
-from fairmean import __version__, catalogue, data, starter, tables
+from fairmean import __version__, catalogue, data, distributed, starter, tables
 from fairmean.config import gather, literal, parse, to_toml
 from fairmean.data.store import folder as cache_folder
+from fairmean.distributed import ALONE, LOST, Lost, World
 from fairmean.errors import Busy, Diverged, UserError
 from fairmean.experiment import build_simulator, folder_of, resolve, run_config
 from fairmean.importing import import_module
 from fairmean.methods import named_methods
 from fairmean.progress import Live
 from fairmean.runfolder import to_json
-from fairmean.study import Comparison, compare, plan
+from fairmean.study import Comparison, compare, plan, spread
 
+_INTERRUPTED = "interrupted; the same command continues where it stopped"
+_AGAIN = "run the same command again, with any number of ranks, to go on"
 _IMPORT = "a module that registers methods of your own"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 1 diverged, 2 bad input, 3 another process has the run, 130 interrupted."""
+    """Exit codes: 0 done, 1 diverged, 2 bad input, 3 another process has the run, 4 a rank was lost, 130 interrupted.
+
+    Under torchrun, all ranks end with the same code, and one of them says why.
+    """
+    try:
+        world = distributed.start()
+    except Lost as lost:
+        return _fail(f"the ranks did not find each other: {lost}", LOST)
+    code = _main(argv, world)
+    world.leave(code)
+    return code
+
+
+def _main(argv: Sequence[str] | None, world: World) -> int:
+    if world is ALONE:
+        return _call(_arguments(argv), ALONE)
+    try:
+        with redirect_stderr(io.StringIO()) as usage:
+            arguments = _arguments(argv)
+    except SystemExit as end:
+        if world.speaks():
+            print(usage.getvalue(), end="", file=sys.stderr, flush=True)
+        return int(end.code or 0)
+    alike = arguments.verb not in ("run", "compare") or arguments.dry_run
+    return _call(arguments, world) if world.rank == 0 or not alike else 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     arguments, more = parser.parse_known_args(argv)
     if more and (not hasattr(arguments, "settings") or any(word.startswith("-") for word in more)):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     if more:  # settings may also stand after options
         arguments.settings += more
+    return arguments
+
+
+def _call(arguments: argparse.Namespace, world: World) -> int:
     try:
+        if world.size > 1:
+            distributed.timeout()
         for module in getattr(arguments, "modules", []):
             import_module(module)
-        arguments.call(arguments)
+        if arguments.call in (_run, _compare):
+            arguments.call(arguments, world)
+        else:
+            arguments.call(arguments)
     except UserError as error:
-        return _fail(str(error), 2)
+        return _fail(str(error), 2, world)
     except Diverged as error:
-        return _fail(str(error), 1)
+        return _fail(str(error), 1, world)
     except Busy as error:
-        return _fail(str(error), 3)
+        return _fail(str(error), 3, world)
     except KeyboardInterrupt:
-        return _fail("interrupted; the same command continues where it stopped", 130)
+        return _lost(Lost("killed"), world) if world.terminated else _fail(_INTERRUPTED, 130, world)
+    except Lost as lost:
+        return _lost(lost, world)
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     return 0
 
 
-def _fail(message: str, code: int) -> int:
-    print(f"fairmean: {' '.join(message.split())}", file=sys.stderr)
+def _fail(message: str, code: int, world: World = ALONE) -> int:
+    if world.speaks():
+        print(f"fairmean: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
+
+
+def _lost(lost: Lost, world: World) -> int:
+    """Other ranks cannot be reached, or torchrun stops this one: because one of them ended, or died, or all must."""
+    ending = world.ending()
+    if ending.code is not None:
+        return ending.code
+    if world.terminated and not ending.silent:
+        return _fail(_INTERRUPTED, 130, world)
+    if ending.speaks:
+        who = f"{ending.silent} was lost" if ending.silent else "the connection between the ranks was lost"
+        _fail(f"{who}{lost.place} ({lost}); {lost.kept}; {_AGAIN}", LOST)
+    return LOST
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,7 +171,7 @@ def _settings(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     return source, overrides
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace, world: World) -> None:
     tree = gather(*_settings(arguments.settings))
     if "grid" in tree:
         raise UserError("this config has a [grid]: it is a comparison; use 'fairmean compare' with it")
@@ -127,15 +184,17 @@ def _run(arguments: argparse.Namespace) -> None:
             f"# {len(simulator.w):,} parameters; client sizes {sizes.min()} … {sizes.max()}; folder {folder_of(config)}"
         )
         return
-    with Live(arguments.quiet or arguments.json) as live:
-        result = run_config(config, live.run)
+    with Live(arguments.quiet or arguments.json or world.rank > 0) as live:
+        result = run_config(config, live.run, world)
+    if world.rank:
+        return
     if arguments.json:
         print(to_json(result.summary | {"folder": str(result.folder)}))
     else:
         print(tables.run(result))
 
 
-def _compare(arguments: argparse.Namespace) -> None:
+def _compare(arguments: argparse.Namespace, world: World) -> None:
     source, overrides = _settings(arguments.settings)
     lists = {
         "methods": list(named_methods()) if arguments.methods == "all" else _split(arguments.methods),
@@ -146,7 +205,11 @@ def _compare(arguments: argparse.Namespace) -> None:
         for method, attack, config in plan(source, overrides, **lists):  # type: ignore[arg-type]
             print(f"{folder_of(resolve(config))}  {method} · {attack} · seed {config.seed}")
         return
-    with Live(arguments.quiet or arguments.json) as live:
+    with Live(arguments.quiet or arguments.json or world.rank > 0) as live:
+        if world.size > 1:
+            spread(plan(source, overrides, **lists), world, live.study, arguments.together)  # type: ignore[arg-type]
+        if world.rank:
+            return
         result = compare(source, report=live.study, together=arguments.together, **lists, **overrides)  # type: ignore[arg-type]
     print(to_json(result.records) if arguments.json else _compared(result))
 

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from fairmean import data, federation, models
 from fairmean._version import __version__
 from fairmean.config import Config, gather, parse, to_toml
 from fairmean.data import own
+from fairmean.distributed import ALONE, Lost, World, check_device
 from fairmean.engine import Simulator, Step, Training
 from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.simulator import memory
@@ -134,11 +136,11 @@ def build_federation(config: Config, loaded: data.Dataset | None = None, like: F
     )
 
 
-def build_simulator(config: Config, clients: Federation | None = None) -> Simulator:
+def build_simulator(config: Config, clients: Federation | None = None, world: World = ALONE) -> Simulator:
     """Everything a run needs in memory; ``clients`` saves building the federation again."""
     clients = clients or build_federation(config)
     with _own_model(config.model.name, clients.shape):
-        return _simulator(config, clients)
+        return _simulator(config, clients, world)
 
 
 @contextmanager
@@ -154,7 +156,7 @@ def _own_model(name: str, shape: tuple[int, ...]) -> Iterator[None]:
         raise UserError(f"model '{name}' fails on an input of shape {shape}: {error}") from error
 
 
-def _simulator(config: Config, clients: Federation) -> Simulator:
+def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
     train = config.train
     return Simulator(
         clients,
@@ -174,6 +176,7 @@ def _simulator(config: Config, clients: Federation) -> Simulator:
         device=train.device,
         precision=PRECISIONS[train.dtype],
         engine=cast(Literal["fast", "reference"], train.engine),
+        world=world,
     )
 
 
@@ -187,15 +190,28 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.dir) / config.run.name / config.hash()
 
 
-def run_config(config: Config, report: Report | None = None) -> Result:
-    """Run a parsed config; resume it, or return it, if it is there already."""
+def run_config(config: Config, report: Report | None = None, world: World = ALONE) -> Result:
+    """Run a parsed config; resume it, or return it, if it is there already.
+
+    In a ``world`` of several ranks the clients are spread over them, and the first rank alone reads and writes.
+    """
     config = resolve(config)
+    check_device(world, config.train.device)
+    if world.first(config.hash()) != config.hash():
+        raise UserError(f"rank {world.rank} has another config than rank 0; start all ranks with the same settings")
     folder = RunFolder(folder_of(config))
-    ended = folder.summary()
+    ended = world.first(folder.summary() if world.rank == 0 else None)
     if ended is None:
-        simulator = build_simulator(config)  # a user's mistake shows before anything is written
-        with folder, torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            ended = folder.summary() or Recorder(config, folder, simulator, report).run()
+        simulator = build_simulator(config, world=world)  # a user's mistake shows before anything is written
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            if world.rank == 0:
+                with folder:
+                    ended = folder.summary() or Recorder(config, folder, simulator, report).run()
+                result(config, ended)  # raises Diverged, and then the other ranks wait in vain
+            else:
+                Follower(config, folder, simulator, report).run()
+        ended = world.first(ended)
+    assert ended is not None
     return result(config, ended)
 
 
@@ -229,11 +245,23 @@ class Recorder:
         self.metrics: dict[str, float] = {}
         self.ended: dict[str, Any] = {}
         self.length = 0
+        self.t = 0
 
     def run(self) -> dict[str, Any]:
+        """To the end. When another rank is lost, the model is still the one before the round: it is saved."""
+        try:
+            return self._run()
+        except Lost as lost:
+            if not self.flush():
+                self.checkpoint(self.t)
+            lost.place, lost.kept = f" in round {self.t}", self._kept()
+            raise
+
+    def _run(self) -> dict[str, Any]:
         start = self.resume()
         began = saved = time.monotonic()
         for t in range(start, self.rounds):
+            self.t = t
             accuracy = self.simulator.evaluate() if self.due(t) else None
             self.note(t, self.simulator.step(t), accuracy)
             now = time.monotonic()
@@ -246,7 +274,15 @@ class Recorder:
                     saved = now
         if self.flush():
             return self.ended
+        self.t = self.rounds
         return self.finish(time.monotonic() - began, start)
+
+    def _kept(self) -> str:
+        """What there is to go on with."""
+        checkpoint = self.folder.load("cpu")
+        if checkpoint is None:
+            return "there is no checkpoint yet"
+        return f"the last checkpoint is round {checkpoint['round']} in {self.folder.path}"
 
     def due(self, t: int) -> bool:
         """Whether the clients are evaluated before round t."""
@@ -289,12 +325,12 @@ class Recorder:
             self.folder.cut(0)
             self.length = self.folder.append("")
             self.checkpoint(0)
-            return 0
+            return self.simulator.agree(0)
         self.simulator.w.copy_(checkpoint["w"])
         self.simulator.state = checkpoint["state"]
         self.length = checkpoint["table"]
         self.folder.cut(self.length)
-        return int(checkpoint["round"])
+        return self.simulator.agree(int(checkpoint["round"]))
 
     def checkpoint(self, t: int) -> None:
         """Save what is needed to go on with round t."""
@@ -356,18 +392,20 @@ class Recorder:
             summary["poisoned"] = (
                 {"clean_average": average(clean), "own_average": average(mine)} if len(clean) else None
             )
-        environment = self._environment() | {"seconds": round(seconds, 3), "rounds_timed": T - start, "together": together}
+        environment = self._environment() | {
+            "seconds": round(seconds, 3),
+            "rounds_timed": T - start,
+            "together": together,
+        }
         self.folder.write_json("environment.json", environment)
         self.folder.write_json("summary.json", summary)
         return summary
 
     def _write_setup(self) -> None:
         fed = self.simulator.federation
-        buffer = io.BytesIO()
         names = ("rows", "offsets", "test_rows", "test_offsets", "regular")
-        np.savez_compressed(buffer, **{name: getattr(fed, name) for name in names})
         self.folder.write("config.toml", to_toml(self.config))
-        self.folder.write("partition.npz", buffer.getvalue())
+        self.folder.write("partition.npz", packed({name: getattr(fed, name) for name in names}))
         self.folder.write_json("environment.json", self._environment())
 
     def _environment(self) -> dict[str, Any]:
@@ -382,7 +420,40 @@ class Recorder:
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
             "threads": torch.get_num_threads(),
             "cpus": os.cpu_count(),
+            "ranks": self.simulator.world.size,
         }
+
+
+class Follower(Recorder):
+    """The part of a run that ranks beside the first have: the same rounds, nothing written."""
+
+    def resume(self) -> int:
+        return self.simulator.agree(0)
+
+    def note(self, t: int, step: Step, accuracy: tuple[Any, Any] | None) -> None:
+        pass
+
+    def flush(self) -> bool:
+        return False
+
+    def checkpoint(self, t: int) -> None:
+        pass
+
+    def finish(self, seconds: float, start: int, together: int = 1) -> dict[str, Any]:
+        self.simulator.evaluate()
+        self.simulator.losses(self.rounds)
+        return {}
+
+
+def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """An .npz, lightly compressed; whole numbers take the room they need."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in arrays.items():
+            narrow = array.dtype == np.int64 and array.max(initial=0) < 2**31
+            with archive.open(f"{name}.npy", "w") as file:
+                np.save(file, array.astype(np.int32) if narrow else array)
+    return buffer.getvalue()
 
 
 @functools.cache

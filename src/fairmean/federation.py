@@ -122,7 +122,8 @@ def build(
 ) -> Federation:
     """Partition the data, give each client test data that mirrors its training mix, poison labels.
 
-    ``like``: a federation of the same data, whose inputs are shared where they are the same samples in the same order.
+    ``like``: a federation of the same data, whose inputs are shared where they are the same samples in the same order,
+    and else rearranged where they lie.
     """
     owner, test_owner = _owners(data, partition_name, clients, partition_seed, partition_options or {})
     sizes = np.bincount(owner, minlength=clients)
@@ -148,9 +149,15 @@ def build(
     (clean_y, y), (test_y, test_own_y) = labels
 
     def samples(part: NDArray[Any], chosen: Index, known: str, known_rows: str) -> Tensor:
-        if like is not None and np.array_equal(getattr(like, known_rows), chosen):
+        if like is not None:
+            there: Index = getattr(like, known_rows)
             shared: Tensor = getattr(like, known)
-            return shared
+            if np.array_equal(there, chosen):
+                return shared
+            place = np.full(len(part), -1)
+            place[there] = np.arange(len(there))
+            if (place[chosen] >= 0).all():
+                return shared[torch.from_numpy(place[chosen]).to(shared.device)]
         return inputs(part[chosen], data.mean, data.std)
 
     return Federation(

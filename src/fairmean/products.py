@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairmean.aggregators import Mixing
 from fairmean.aggregators.mixing import squared_distances
 
+_BLOCKS = 64
 _FEW = 64  # up to so many clients, the Gram matrix costs next to nothing
 
 
@@ -75,7 +77,7 @@ def gram(gradients: Tensor) -> Tensor:
     """G Gᵀ in float64: computed so for few rows; for many, in the gradients' precision, one triangle and its mirror."""
     n = len(gradients)
     if n <= _FEW:
-        return _exact(gradients.double())
+        return _exact(gradients)
     result = gradients.new_empty(n, n)
     step = -(-n // 4)
     for a in range(0, n, step):
@@ -85,16 +87,15 @@ def gram(gradients: Tensor) -> Tensor:
 
 
 def _exact(gradients: Tensor) -> Tensor:
-    """G Gᵀ as a sum over blocks of columns: with few rows, the blocks are what keeps a GPU busy.
+    """G Gᵀ in float64 as a sum over blocks of columns: with few rows, the blocks are what keeps a GPU busy.
 
     Exactly symmetric, so that two clients nearest to each other tie, whatever the rounding.
     """
     n, d = gradients.shape
-    width = -(-d // 64)
-    blocks = d // width
-    some = gradients[:, : blocks * width].reshape(n, blocks, width).transpose(0, 1)
-    rest = gradients[:, blocks * width :]
-    M = torch.bmm(some, some.transpose(1, 2)).sum(0) + rest @ rest.T
+    width = -(-d // _BLOCKS)
+    padded = F.pad(gradients, (0, _BLOCKS * width - d)).double()
+    blocks = padded.reshape(n, _BLOCKS, width).transpose(0, 1)
+    M = torch.bmm(blocks, blocks.transpose(1, 2)).sum(0)
     return (M + M.T) / 2
 
 

@@ -82,8 +82,9 @@ class RunFolder:
         temporary = self.path / f".{name}.tmp"
         with open(temporary, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+            if name == "summary.json":  # it says that all the rest is there
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, self.path / name)
 
     def write_json(self, name: str, value: Any) -> None:

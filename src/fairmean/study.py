@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairmean.config import Config, MethodConfig, assign, gather, literal, parse
+from fairmean.distributed import World
 from fairmean.errors import Diverged, UserError
 from fairmean.experiment import TRUST, Progress, folder_of, resolve, run_config
 from fairmean.metrics import METRICS
@@ -176,16 +177,31 @@ def compare(
     ``together``: how many runs at most advance at once (None: as many as fit on a GPU, one on a CPU).
     """
     runs = plan(source, overrides, methods, attacks, seeds)
+    return _collect(runs, _records(runs, together, report))
+
+
+def spread(runs: list[Planned], world: World, report: Report | None = None, together: int | None = None) -> None:
+    """Rank r of W makes runs r, r + W, … of those that are not there yet; returns when all ranks have.
+
+    Afterwards ``compare`` finds every run done. All ranks must see the same results folder.
+    """
+    folders = {str(folder_of(resolve(config))): i for i, (_, _, config) in reversed(list(enumerate(runs)))}
+    left = [i for folder, i in folders.items() if RunFolder(Path(folder)).summary() is None]
+    mine = world.first(sorted(left))[world.rank :: world.size]
+    if mine:
+        _records([runs[i] for i in mine], together, report)
+    world.wait()
+
+
+def _records(runs: list[Planned], together: int | None, report: Report | None) -> list[dict[str, Any]]:
+    """Make the runs, together or one after the other."""
     if together is not None and together < 1:
         raise UserError(f"together = {together}: must be a whole number ≥ 1 (1: one run after the other)")
     on_gpu = torch.device(resolve(runs[0][2]).train.device).type == "cuda"
     most = together or (len(runs) if on_gpu else 1)
     if most > 1:
-        return _collect(runs, _at_once(runs, most, report))
-    records = []
-    for index, (method, attack, config) in enumerate(runs):
-        records.append(_record(method, attack, config, index, len(runs), report))
-    return _collect(runs, records)
+        return _at_once(runs, most, report)
+    return [_record(*planned, index, len(runs), report) for index, planned in enumerate(runs)]
 
 
 def _at_once(runs: list[Planned], most: int, report: Report | None) -> list[dict[str, Any]]:

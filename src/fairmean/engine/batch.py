@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ class Batch:
     """Samples of the clients taking part, client after client: client k owns ``offsets[k]:offsets[k+1]``.
 
     ``rows`` are the samples' places in the federation: an identity for dropout masks that does not depend on batching.
+    With several ranks the samples are those of this rank's clients, which are ``mine`` among all clients of the round;
+    ``sizes`` and ``ids`` are of all, and rank r has those from ``bounds[r]`` to ``bounds[r+1]``.
     """
 
     clients: Index
@@ -44,6 +47,8 @@ class Batch:
     rows: Tensor
     dynamic: Tensor | None
     key: int | Tensor
+    bounds: Index
+    mine: slice = field(default_factory=partial(slice, None))
     _spans: dict[int, list[Span]] = field(default_factory=dict)
 
     def spans(self, chunk: int) -> list[Span]:
@@ -68,7 +73,7 @@ class Batch:
         rows = self.part(first, last)
         parts = [slice(a, min(a + chunk, rows.stop)) for a in range(rows.start, rows.stop, chunk)]
         sizes = np.diff(self.offsets[first : last + 1])
-        equal = int(sizes[0]) if (sizes == sizes[0]).all() else 0
+        equal = int(sizes[0]) if len(sizes) and (sizes == sizes[0]).all() else 0
         return Span(slice(first, last), rows.start, rows.stop - rows.start, parts, self.lengths[first:last], equal)
 
     def part(self, first: int, last: int) -> slice:
@@ -77,12 +82,27 @@ class Batch:
 
 
 class Feeder:
-    """Batches of a federation, step after step; ``keyed``: whether dropout needs a key every step."""
+    """Batches of a federation, step after step; ``keyed``: whether dropout needs a key every step.
 
-    def __init__(self, federation: Federation, batch: int, seed: int, keyed: bool = True) -> None:
+    ``borders``: rank r has clients ``borders[r]`` … ``borders[r+1] − 1``, and the federation the inputs of this one's.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        batch: int,
+        seed: int,
+        keyed: bool = True,
+        borders: Index | None = None,
+        rank: int = 0,
+    ) -> None:
         self.federation, self.seed, self.keyed = federation, seed, keyed
         self.batches = Batches(federation.offsets, batch, seed)
-        self._rows = torch.arange(len(federation.x), device=federation.x.device)
+        self._borders = np.array([0, federation.clients]) if borders is None else borders
+        self._rank = rank
+        first, last = federation.offsets[self._borders[rank : rank + 2]].tolist()
+        self._own = slice(first, last)
+        self._rows = torch.arange(first, last, device=federation.x.device)
         self._whole: Batch | None = None
 
     def __call__(self, step: int, clients: Index) -> Batch:
@@ -92,24 +112,31 @@ class Feeder:
         if everything and self._whole is not None:
             return replace(self._whole, key=key)
         device = self.federation.x.device
+        everyone, bounds = clients, np.searchsorted(clients, self._borders)
+        mine = slice(*bounds[self._rank : self._rank + 2].tolist())
+        clients = clients[mine]
         lengths = self.batches.lengths[clients]
         if everything:
-            rows, x, y, dynamic = self._rows, self.federation.x, self.federation.y, self.federation.dynamic
+            own = self._own
+            rows, x, y = self._rows, self.federation.x[: own.stop - own.start], self.federation.y[own]
+            dynamic = None if self.federation.dynamic is None else self.federation.dynamic[own]
         else:
             rows = torch.from_numpy(self.batches.rows(step, clients)).to(device)
-            x, y = self.federation.x[rows], self.federation.y[rows]
+            x, y = self.federation.x[rows - self._own.start if self._own.start else rows], self.federation.y[rows]
             dynamic = None if self.federation.dynamic is None else self.federation.dynamic[rows]
         batch = Batch(
             clients=clients,
             offsets=np.concatenate([[0], np.cumsum(lengths)]),
             lengths=torch.from_numpy(lengths).to(device),
-            sizes=torch.from_numpy(self.federation.sizes[clients]).to(device, torch.float64),
-            ids=torch.from_numpy(clients).to(device),
+            sizes=torch.from_numpy(self.federation.sizes[everyone]).to(device, torch.float64),
+            ids=torch.from_numpy(everyone).to(device),
             x=x,
             y=y,
             rows=rows,
             dynamic=dynamic,
             key=key,
+            bounds=bounds,
+            mine=mine,
         )
         if everything:
             self._whole = batch

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fairmean.aggregators import Rung, State
+from fairmean.distributed import ALONE, World
 from fairmean.engine.batch import Batch, Span
 from fairmean.engine.capture import Capture
 from fairmean.engine.losses import client_losses, client_means, entropy, row_coefficients, sample_losses
@@ -22,6 +23,8 @@ def client_gradients(
 
     With ``capture``, clients share forward and backward passes; without, each client has its own.
     """
+    if not len(batch.clients):
+        return _nothing(net)
     losses, entropies = [], []
     alone = [batch.span(k, k + 1, chunk) for k in range(len(batch.clients))] if capture is None else []
     for span in alone or batch.spans(chunk):
@@ -76,6 +79,7 @@ def local_round(
     state: State,
     chunk: int,
     access: Access,
+    world: World = ALONE,
 ) -> tuple[Tensor, Outcome]:
     """Every client takes several steps from w; its message is the pseudo-gradient (w − w_k)/local_lr.
 
@@ -83,26 +87,36 @@ def local_round(
     need only losses see one client's update at a time: no n×d matrix is kept.
     """
     first, w, tilt = steps[0], net.flat.clone(), method.scale.tilt
-    n = len(first.clients)
     known: dict[str, Any] = {"clients": first.ids, "lr": lr, "state": state}
-    losses, entropies = broadcast_statistics(net, first, chunk, tilt)
+    losses, entropies = world.join(first.bounds, *broadcast_statistics(net, first, chunk, tilt))
     if method.rung <= Rung.LOSSES:
         coefficients, state = method.coefficients(losses, first.sizes, entropies, **known)
         direction = torch.zeros_like(w)
-        for k, c in enumerate(coefficients.tolist()):
+        for k, c in enumerate(coefficients[first.mine].tolist()):
             direction.add_(_local_update(net, steps, k, w, local_lr, chunk, tilt), alpha=c)
+        world.sum(direction)
         return losses, Outcome(direction, coefficients, state)
-    gradients = torch.stack([_local_update(net, steps, k, w, local_lr, chunk, tilt) for k in range(n)])
+    gradients = w.new_empty(len(first.ids), len(w))
+    for k, row in enumerate(gradients[first.mine]):
+        row.copy_(_local_update(net, steps, k, w, local_lr, chunk, tilt))
+    world.complete(gradients, first.bounds)
     return losses, method.combine(gradients, losses, first.sizes, entropies, access=access, owned=True, **known)
 
 
 def broadcast_statistics(net: Net, batch: Batch, chunk: int, tilt: float = 0.0) -> tuple[Tensor, Tensor]:
     """Each client's loss and mean predictive entropy at the net's parameters, by forward passes alone."""
+    if not len(batch.clients):
+        return _nothing(net)
     with torch.no_grad(), net.passes():
         parts = [slice(a, min(a + chunk, len(batch.x))) for a in range(0, len(batch.x), chunk)]
         pieces = [(losses, entropy(logits)) for losses, logits in (sample_losses(net, batch, part) for part in parts)]
     losses, entropies = (torch.cat(column) for column in zip(*pieces, strict=True))
     return client_losses(losses, batch.whole, tilt)[0], client_means(entropies, batch.whole)
+
+
+def _nothing(net: Net) -> tuple[Tensor, Tensor]:
+    """Losses and entropies of no client: a rank may have none in a round."""
+    return net.flat.new_empty(0, dtype=torch.float64), net.flat.new_empty(0, dtype=torch.float64)
 
 
 def _local_update(net: Net, steps: list[Batch], k: int, w: Tensor, local_lr: float, chunk: int, tilt: float) -> Tensor:

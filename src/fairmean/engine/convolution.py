@@ -66,7 +66,7 @@ class _PooledReLU(torch.autograd.Function):
         b, c, h, w = x.shape
         out = torch.empty(b, c, h // 2, w // 2, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         place = torch.empty_like(out, dtype=torch.uint8)
-        pool_forward[(-(-out.numel() // 1024),)](x, out, place, out.numel(), c, w, BLOCK=1024)
+        pool_forward[(-(-out.numel() // 1024),)](x, out, place, out.numel(), CHANNELS=c, WIDTH=w, BLOCK=1024)
         ctx.save_for_backward(place)
         return out
 
@@ -80,7 +80,7 @@ class _PooledReLU(torch.autograd.Function):
         out = torch.empty(
             b, c, 2 * h, 2 * w, dtype=gradient.dtype, device=gradient.device, memory_format=torch.channels_last
         )
-        pool_backward[(-(-gradient.numel() // 1024),)](gradient, place, out, gradient.numel(), c, 2 * w, BLOCK=1024)
+        pool_backward[(-(-gradient.numel() // 1024),)](gradient, place, out, gradient.numel(), CHANNELS=c, WIDTH=2 * w, BLOCK=1024)
         return out
 
 
@@ -112,7 +112,8 @@ class _Patches(torch.autograd.Function):
         size, high, wide = c * kh * kw, h - kh + 1, w - kw + 1
         depth = -(-(size + 1) // 8) * 8
         rows = torch.empty(b * high * wide, depth, dtype=dtype, device=x.device)
-        patches[(-(-len(rows) // 64),)](x, rows, len(rows), high, wide, h, w, c, kh, kw, size, depth, ROWS=64, WIDTH=128)
+        shape = {"HIGH": high, "WIDE": wide, "HEIGHT": h, "WIDTH": w, "CHANNELS": c, "ACROSS": kw * c, "SIZE": size}
+        patches[(-(-len(rows) // 64),)](x, rows, len(rows), **shape, DEPTH=depth, ROWS=64, COLUMNS=128)
         hat = torch.zeros(units, depth, dtype=dtype, device=x.device)
         hat[:, :size] = weight.permute(0, 2, 3, 1).reshape(units, size)
         if bias is not None:

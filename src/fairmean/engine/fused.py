@@ -3,7 +3,8 @@
 Σ c_i ∇f_i is the gradient of Σ c_i f_i with the c_i held fixed, so a rule that needs only losses costs what plain
 training costs. On the lowest rung a client's coefficient depends on its own loss alone: clients go through in groups
 that fit the cache, forward and backward at once. On the next rung the coefficients need all losses first: the forward
-graphs are kept while they fit in memory, and else recomputed.
+graphs are kept while they fit in memory, and else recomputed. With several ranks, each goes through its own clients,
+and the ranks' gradients are summed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairmean.aggregators import Round, Rung, State
+from fairmean.distributed import ALONE, World
 from fairmean.engine.batch import Batch, Span
 from fairmean.engine.losses import client_losses, client_means, entropy, row_coefficients, sample_losses
 from fairmean.engine.net import Net
@@ -19,37 +21,45 @@ from fairmean.rounds import Method, Outcome
 
 
 def fused_round(
-    net: Net, batch: Batch, method: Method, lr: float, state: State, chunk: int, keep: int
+    net: Net, batch: Batch, method: Method, lr: float, state: State, chunk: int, keep: int, world: World = ALONE
 ) -> tuple[Tensor, Outcome]:
-    """(losses, outcome); the direction is left as the net's gradient, and None in the outcome."""
+    """(losses, outcome); the direction is left as the net's gradient, and None in the outcome of a single process."""
     net.forget()
+    direction = None
+    if world.size > 1:
+        direction = torch.zeros_like(net.flat)
+        net.aim(direction)
     if method.rung >= Rung.LOSSES:
         span = batch.span(0, len(batch.clients), chunk)
         losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
+        losses, entropies = world.join(batch.bounds, losses, entropies)
         coefficients, state = method.coefficients(losses, batch.sizes, entropies, clients=batch.ids, lr=lr, state=state)
-        _backward(net, batch, span, coefficients, share, graphs)
-        return losses, Outcome(None, coefficients, state)
+        _backward(net, batch, span, coefficients[batch.mine], share, graphs)
+        return losses, Outcome(_summed(direction, world), coefficients, state)
 
     weights, state = method.aggregator(Round(sizes=batch.sizes, clients=batch.ids, lr=lr), state)
-    each_losses, each_scaled = [], []
-    for span in batch.spans(chunk):
+    each_losses, each_scaled, mine = [], [], weights[batch.mine]
+    for span in batch.spans(chunk) or [batch.span(0, 0, chunk)]:
         losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
-        scaled = weights[span.clients] * method.scale(losses, entropies)
+        scaled = mine[span.clients] * method.scale(losses, entropies)
         _backward(net, batch, span, scaled, share, graphs)
         each_losses.append(losses)
         each_scaled.append(scaled)
-    losses, coefficients = _cat(each_losses), _cat(each_scaled)
+    losses, coefficients = world.join(batch.bounds, _cat(each_losses), _cat(each_scaled))
     if method.scale.normalised:
         factor = method.normaliser(weights, coefficients)
         coefficients = coefficients * factor
         net.scale_gradient(factor)
-    return losses, Outcome(None, coefficients, state)
+    return losses, Outcome(_summed(direction, world), coefficients, state)
 
 
 def _forward(
     net: Net, batch: Batch, span: Span, method: Method, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None, list[Tensor]]:
     """Losses of the span's clients, their entropies if asked for, samples' shares if unequal, graphs if kept."""
+    if not span.parts:  # a rank without a client in this round
+        nothing = net.flat.new_empty(0, dtype=torch.float64)
+        return nothing, nothing if method.needs_entropy else None, None, []
     graphs, uncertainties = [], []
     with torch.set_grad_enabled(keep):
         for part in span.parts:
@@ -70,6 +80,12 @@ def _backward(
     for part in reversed(span.parts):
         loss = graphs.pop() if graphs else sample_losses(net, batch, part)[0]
         net.accumulate(loss, rows[part.start - span.start : part.stop - span.start])
+
+
+def _summed(direction: Tensor | None, world: World) -> Tensor | None:
+    if direction is not None:
+        world.sum(direction)
+    return direction
 
 
 def _cat(tensors: list[Tensor]) -> Tensor:

@@ -83,7 +83,6 @@ class Graphed:
         with net.passes(), net.fresh():
             if method.rung <= Rung.LOSSES:
                 return fused_round(net, batch, method, lr, {}, simulator._chunk, simulator._keep)  # type: ignore[arg-type]
-            assert simulator._gradients is not None
             return client_gradients(
                 net, batch, simulator._chunk, method.scale.tilt, simulator._capture, simulator._gradients
             )
@@ -96,7 +95,6 @@ class Graphed:
             return
         batch = self._static
         assert batch is not None
-        assert simulator._gradients is not None
         simulator._reach.batch = batch
         self._outcome = simulator.method.combine(
             simulator._gradients,

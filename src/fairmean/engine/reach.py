@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairmean.distributed import ALONE, World
 from fairmean.engine.batch import Batch
 from fairmean.engine.clientwise import broadcast_statistics
 from fairmean.engine.net import Net
@@ -21,8 +22,8 @@ class Reach:
 
     batch: Batch
 
-    def __init__(self, net: Net, federation: Federation, chunk: int, tilt: float) -> None:
-        self._net, self._federation, self._chunk, self._tilt = net, federation, chunk, tilt
+    def __init__(self, net: Net, federation: Federation, chunk: int, tilt: float, world: World = ALONE) -> None:
+        self._net, self._federation, self._chunk, self._tilt, self._world = net, federation, chunk, tilt, world
 
     def access(self) -> Access:
         """As the rules see it."""
@@ -36,7 +37,9 @@ class Reach:
     def trial(self, direction: Tensor, step: float) -> Tensor:
         """Every participant's loss at w − step·direction, on the round's batch."""
         with self._moved(direction, step):
-            return broadcast_statistics(self._net, self.batch, self._chunk, self._tilt)[0]
+            losses = broadcast_statistics(self._net, self.batch, self._chunk, self._tilt)[0]
+            joined: Tensor = self._world.join(self.batch.bounds, losses)[0]
+            return joined
 
     def trust(self, direction: Tensor | None, step: float) -> Tensor:
         """The loss at w − step·direction on clean data that the server owns."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fairmean.aggregators import Rung, State
+from fairmean.distributed import ALONE, World, borders
 from fairmean.engine.batch import Batch, Feeder
 from fairmean.engine.capture import Capture
 from fairmean.engine.clientwise import broadcast_statistics, client_gradients, local_round
@@ -64,7 +66,10 @@ def memory(device: torch.device) -> int:
 
 
 class Simulator:
-    """A federation in training. ``step(t)`` is round t; a round depends on (w, state, t) and the seed alone."""
+    """A federation in training. ``step(t)`` is round t; a round depends on (w, state, t) and the seed alone.
+
+    In a ``world`` of several ranks each computes on its own clients, and has only their inputs in memory.
+    """
 
     def __init__(
         self,
@@ -80,25 +85,31 @@ class Simulator:
         engine: Literal["fast", "reference"] = "fast",
         chunk: int | None = None,
         memory: float = 2.0,
+        world: World = ALONE,
     ) -> None:
+        if world.size > 1 and engine == "reference":
+            raise UserError("train.engine = 'reference': is for one process; use train.engine=fast with several ranks")
         self.precision = precision or Precision(dtype, dtype)
         dtype = self.precision.dtype
-        self.federation = federation.to(device, dtype)
+        self.world, self._borders = world, borders(federation.sizes, world.size)
+        self.federation = _own(federation, self._borders, world).to(device, dtype)
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
         self.net = Net(model, device, dtype, self.precision)
         self.state: State = method.aggregator.init(federation.clients)
         laid_out = {name: self.net.layout(getattr(self.federation, name)) for name in ("x", "test_x")}
         self.federation = replace(self.federation, **laid_out)
-        self._feed = Feeder(self.federation, training.batch, seed, keyed=self.net.random)
+        self._feed = Feeder(
+            self.federation, training.batch, seed, keyed=self.net.random, borders=self._borders, rank=world.rank
+        )
         self._everyone = np.arange(federation.clients)
         auto = self.net.chunk_rows(self.federation.x)
         self._chunk, self.row_bytes = chunk or auto.rows, auto.bytes_per_row
         self._keep = max(self._chunk, int(memory * 2**30 / auto.bytes_per_row))
-        self._reach = Reach(self.net, self.federation, self._chunk, method.scale.tilt)
+        self._reach = Reach(self.net, self.federation, self._chunk, method.scale.tilt, world)
         self._access = self._reach.access()
         method.check(len(self.participants(0)), self._access)
-        self._gradients, self._capture = self._matrix()
-        self._evaluate = Evaluator(self.federation, self.net, self._chunk)
+        self._check_room()
+        self._evaluate = Evaluator(_tests(self.federation, self._borders, world), self.net, self._chunk)
 
     @property
     def w(self) -> Tensor:
@@ -132,23 +143,22 @@ class Simulator:
         if self.engine == "reference":
             return reference_round(self.net, steps, method, lr, local_lr, self.state, self._access)
         if len(steps) > 1:
-            return local_round(self.net, steps, method, lr, local_lr, self.state, self._chunk, self._access)
+            return local_round(self.net, steps, method, lr, local_lr, self.state, self._chunk, self._access, self.world)
         if method.rung <= Rung.LOSSES:
             with self.net.passes():
-                return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep)
-        assert self._gradients is not None
+                return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep, self.world)
+        batch, rows = steps[0], self._gradients
         with self.net.passes():
-            losses, entropies = client_gradients(
-                self.net, steps[0], self._chunk, method.scale.tilt, self._capture, self._gradients
-            )
-        known: dict[str, Any] = {"clients": steps[0].ids, "lr": lr, "state": self.state, "access": self._access}
-        return losses, method.combine(self._gradients, losses, steps[0].sizes, entropies, owned=True, **known)
+            mine = client_gradients(self.net, batch, self._chunk, method.scale.tilt, self._capture, rows[batch.mine])
+        losses, entropies = self.world.join(batch.bounds, *mine)
+        self.world.complete(rows, batch.bounds)
+        known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": self.state, "access": self._access}
+        return losses, method.combine(rows, losses, batch.sizes, entropies, owned=True, **known)
 
-    def _matrix(self) -> tuple[Tensor | None, Capture | None]:
-        """Room for the n×d gradients, kept for the whole run, where the method looks at them; and how to get them."""
+    def _check_room(self) -> None:
+        """The n×d gradients must fit in memory, where the method looks at them."""
         if self.method.rung <= Rung.LOSSES:
-            return None, None
-        own_rows = self.engine == "reference" or self.training.local_steps > 1  # those paths make their own
+            return
         n, d = len(self.participants(0)), len(self.w)
         need, have = n * d * self.w.element_size(), memory(self.w.device)
         if need > 0.7 * have:
@@ -156,16 +166,66 @@ class Simulator:
                 f"{self.method.name} looks at every client's gradient: {n:,} × {d:,} numbers are "
                 f"{need / 2**30:.0f} GiB of {have / 2**30:.0f}; use fewer clients per round (train.participation)"
             )
-        if own_rows:
-            return None, None
+
+    @cached_property
+    def _gradients(self) -> Tensor:
+        """Room for the n×d gradients, kept for the whole run."""
+        return self.w.new_empty(len(self.participants(0)), len(self.w))
+
+    @cached_property
+    def _capture(self) -> Capture | None:
+        """How to get them from one pass, where the model allows it."""
         capture = Capture(self.net)
-        return self.w.new_empty(n, d), capture if capture.fits(self.federation.x) else None
+        return capture if capture.fits(self.federation.x) else None
 
     def losses(self, t: int) -> Tensor:
         """The losses of the clients of round t at the current model, without a step."""
         batch = self._feed(t * self.training.local_steps, self.participants(t))
-        return broadcast_statistics(self.net, batch, self._chunk, self.method.scale.tilt)[0]
+        mine = broadcast_statistics(self.net, batch, self._chunk, self.method.scale.tilt)[0]
+        losses: Tensor = self.world.join(batch.bounds, mine)[0]
+        return losses
 
     def evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Per client, in percent: accuracy on clean test labels, and on the labels as the client itself sees them."""
-        return self._evaluate()
+        if self.world.size == 1:
+            return self._evaluate()
+        first, last = self._borders[self.world.rank : self.world.rank + 2]
+        nothing = np.full(last - first, np.nan)
+        mine = self._evaluate() if len(self.federation.test_x) else (nothing, nothing)
+        clean, own = self.world.join(self._borders, *(torch.from_numpy(values).to(self.w.device) for values in mine))
+        return clean.cpu().numpy(), own.cpu().numpy()
+
+    def agree(self, t: int) -> int:
+        """Every rank takes the first one's model and state, and the round that it goes on with."""
+        if self.world.size == 1:
+            return t
+        device, state = self.w.device, {key: value.cpu() for key, value in self.state.items()}
+        t, w, state = self.world.first((t, self.w.cpu(), state))
+        self.w.copy_(w)
+        self.state = {key: value.to(device) for key, value in state.items()}
+        return t
+
+
+def _own(federation: Federation, borders: NDArray[np.int64], world: World) -> Federation:
+    """The federation, with the inputs of this rank's clients alone; a rank without any keeps one, to know the shape."""
+    if world.size == 1:
+        return federation
+    mine = borders[world.rank : world.rank + 2]
+    (a, b), (c, d) = federation.offsets[mine].tolist(), federation.test_offsets[mine].tolist()
+    a = min(a, len(federation.x) - 1)
+    return replace(federation, x=federation.x[a : max(b, a + 1)].clone(), test_x=federation.test_x[c:d].clone())
+
+
+def _tests(federation: Federation, borders: NDArray[np.int64], world: World) -> Federation:
+    """As evaluation sees it: the test data of this rank's clients."""
+    if world.size == 1:
+        return federation
+    ends = federation.test_offsets[borders[world.rank] : borders[world.rank + 1] + 1]
+    mine, dynamic = slice(int(ends[0]), int(ends[-1])), federation.test_dynamic
+    return replace(
+        federation,
+        test_y=federation.test_y[mine],
+        test_own_y=federation.test_own_y[mine],
+        test_dynamic=None if dynamic is None else dynamic[mine],
+        test_offsets=ends - ends[0],
+    )

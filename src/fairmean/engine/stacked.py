@@ -187,7 +187,7 @@ class Stack:
             weights = torch.zeros_like(losses)
         with matmul_tf32(self.precision.tf32):
             bounds = [0, len(rows.x)] if self.pooled else rows.bounds
-            gradients = self._backward(delta * share[..., None], rows.x, hidden, hat, bounds)
+            gradients = self._backward(delta.mul_(share[..., None]), rows.x, hidden, hat, bounds)
         if self.pooled:
             self.W.addcmul_(self._lr.to(self.dtype)[:, None], gradients[:, 0], value=-1)
             return losses, weights
@@ -306,7 +306,7 @@ class Stack:
                 share = share.clone()
                 losses[mine], share[mine] = rows.tilted(values[mine], tilt)
         entropies = rows.means(entropy(logits.flatten(0, 1)).view_as(values)) if self._entropy else losses
-        delta = log_p.exp_().scatter_add(2, y[..., None], torch.full_like(values, -1)[..., None])
+        delta = log_p.exp_().scatter_add_(2, y[..., None], rows.minus_one.expand_as(values)[..., None])
         return losses, entropies, share, delta
 
     def _backward(self, delta: Tensor, x: Tensor, hidden: list[Tensor], hat: list[Tensor], bounds: list[int]) -> Tensor:
@@ -482,10 +482,13 @@ class _Rows:
     equal: int
     owner: Tensor
     inverse: Tensor
+    lengths: Tensor
     sizes: Tensor
     ids: Tensor
     host_sizes: Tensor
     host_ids: Tensor
+    minus_one: Tensor
+    padded: Tensor | None
 
     @staticmethod
     def of(batch: Batch, x: Tensor, y: Tensor, dynamic: Tensor | None, dtype: torch.dtype) -> _Rows:
@@ -499,16 +502,22 @@ class _Rows:
             equal=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
             owner=owner,
             inverse=(1 / batch.lengths.double()).to(dtype)[owner],
+            lengths=batch.lengths,
             sizes=batch.sizes,
             ids=batch.ids,
             host_sizes=batch.sizes.cpu(),
             host_ids=batch.ids.cpu(),
+            minus_one=torch.tensor(-1.0, dtype=dtype, device=x.device),
+            padded=_padded(batch.offsets, x.device),
         )
 
     def means(self, values: Tensor) -> Tensor:
         """Mean of (runs × rows) per client, in float64."""
         if self.equal:
             return values.view(len(values), -1, self.equal).mean(2, dtype=torch.float64)
+        if self.padded is not None:
+            table = F.pad(values, (0, 1))[:, self.padded]
+            return table.sum(2, dtype=torch.float64) / self.lengths
         return torch.stack([values[:, part].mean(1, dtype=torch.float64) for part in self._parts()], 1)
 
     def tilted(self, values: Tensor, tilt: float) -> tuple[Tensor, Tensor]:
@@ -522,6 +531,16 @@ class _Rows:
 
     def _parts(self) -> list[slice]:
         return [slice(a, b) for a, b in zip(self.bounds, self.bounds[1:], strict=False)]
+
+
+def _padded(offsets: NDArray[np.int64], device: torch.device) -> Tensor | None:
+    """Rows of every client in a table (clients × longest), short ones filled up with one past the last row."""
+    lengths = np.diff(offsets)
+    if len(lengths) * lengths.max() > 3 * offsets[-1]:
+        return None
+    place = np.arange(lengths.max())
+    table = np.where(place < lengths[:, None], offsets[:-1, None] + place, offsets[-1])
+    return torch.from_numpy(table).to(device)
 
 
 def _group_key(method: Method) -> str:
@@ -546,8 +565,18 @@ class _Few:
     ids: Tensor
 
 
+_KNOWN: dict[Any, bool] = {}
+
+
 def vectorises(method: Method, n: int, d: int, access: Access) -> bool:
     """Whether a method can be applied to many runs by one call: it never looks at a number on the host. Tried out."""
+    key = (method, n, d)
+    if key not in _KNOWN:
+        _KNOWN[key] = _tried(method, n, d, access)
+    return _KNOWN[key]
+
+
+def _tried(method: Method, n: int, d: int, access: Access) -> bool:
     random = torch.Generator().manual_seed(0)
     g = torch.randn(2, n, d, generator=random, dtype=torch.float64)
     f = torch.rand(2, n, generator=random, dtype=torch.float64)

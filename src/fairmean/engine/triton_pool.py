@@ -5,24 +5,23 @@ import triton.language as tl
 
 
 @triton.jit
-def _corner(o, channels, width):
+def _corner(o, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
     """Where the first of the four values of output ``o`` lies; the image has even sides and this width."""
-    c = o % channels
-    p = o // channels
-    half = width // 2
-    return ((p // half * 2) * width + p % half * 2).to(tl.int64) * channels + c
+    p = o // CHANNELS
+    half = WIDTH // 2
+    return ((p // half * 2) * WIDTH + p % half * 2).to(tl.int64) * CHANNELS + o % CHANNELS
 
 
 @triton.jit
-def pool_forward(x, out, place, count, channels, width, BLOCK: tl.constexpr):
+def pool_forward(x, out, place, count, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """relu of the maximum of four, and which of them it was (4: none, it is not positive)."""
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = o < count
-    at = x + _corner(o, channels, width)
+    at = x + _corner(o, CHANNELS, WIDTH)
     best = tl.load(at, mask=inside, other=0.0)
     which = tl.zeros((BLOCK,), dtype=tl.int32)
     for k in tl.static_range(1, 4):
-        value = tl.load(at + (k // 2 * width + k % 2) * channels, mask=inside, other=0.0)
+        value = tl.load(at + (k // 2 * WIDTH + k % 2) * CHANNELS, mask=inside, other=0.0)
         more = (value > best) | (value != value)
         best = tl.where(more, value, best)
         which = tl.where(more, k, which)
@@ -32,30 +31,30 @@ def pool_forward(x, out, place, count, channels, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def pool_backward(gradient, place, out, count, channels, width, BLOCK: tl.constexpr):
+def pool_backward(gradient, place, out, count, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """The gradient at the place of the maximum, zero at the other three."""
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = o < count
     g = tl.load(gradient + o, mask=inside, other=0.0)
     which = tl.load(place + o, mask=inside, other=4).to(tl.int32)
-    at = out + _corner(o, channels, width)
+    at = out + _corner(o, CHANNELS, WIDTH)
     for k in tl.static_range(4):
-        tl.store(at + (k // 2 * width + k % 2) * channels, tl.where(which == k, g, 0.0), mask=inside)
+        tl.store(at + (k // 2 * WIDTH + k % 2) * CHANNELS, tl.where(which == k, g, 0.0), mask=inside)
 
 
 @triton.jit
 def patches(
-    x, out, count, high, wide, height, width, channels, kh, kw, size, depth,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x, out, count,
+    HIGH: tl.constexpr, WIDE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+    ACROSS: tl.constexpr, SIZE: tl.constexpr, DEPTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One patch per row in the order (row, column, channel), then a 1, then zeros."""
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    j = tl.arange(0, WIDTH)
-    across = kw * channels
-    inner = (j // across) * width * channels + j % across
-    sample, rest = m // (high * wide), m % (high * wide)
-    start = ((sample * height + rest // wide) * width + rest % wide).to(tl.int64) * channels
+    j = tl.arange(0, COLUMNS)
+    inner = (j // ACROSS) * (WIDTH * CHANNELS) + j % ACROSS
+    sample, rest = m // (HIGH * WIDE), m % (HIGH * WIDE)
+    start = ((sample * HEIGHT + rest // WIDE) * WIDTH + rest % WIDE) * CHANNELS
     inside = m[:, None] < count
-    value = tl.load(x + start[:, None] + inner[None, :], mask=inside & (j[None, :] < size), other=0.0)
-    value = tl.where(j[None, :] == size, 1.0, value)
-    tl.store(out + m.to(tl.int64)[:, None] * depth + j[None, :], value, mask=inside & (j[None, :] < depth))
+    value = tl.load(x + start[:, None].to(tl.int64) + inner[None, :], mask=inside & (j[None, :] < SIZE), other=0.0)
+    value = tl.where(j[None, :] == SIZE, 1.0, value)
+    tl.store(out + m.to(tl.int64)[:, None] * DEPTH + j[None, :], value, mask=inside & (j[None, :] < DEPTH))

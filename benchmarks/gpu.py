@@ -1,0 +1,216 @@
+"""Many runs at once on a GPU: time, floor, equality with runs on their own, reduced precision.
+
+    python benchmarks/gpu.py ceilings              what the machine can do: matrix products and copies
+    python benchmarks/gpu.py study                 240 runs of 2,000 rounds on Fashion-MNIST (all parts take OUT=folder)
+    python benchmarks/gpu.py equal                 every method, float32, 50 rounds: together against alone
+    python benchmarks/gpu.py precision             final accuracies in bfloat16 and tf32 against float32
+    python benchmarks/gpu.py cnn                   the CNN on images of CIFAR-10's shape, 10 draws at once
+
+Each part prints a table and writes it as CSV. Add key=value settings to change a config, e.g. train.rounds=20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairmean import compare, method
+from fairmean.config import gather, literal, parse
+from fairmean.engine import Simulator, Training
+from fairmean.engine.fleet import Fleet
+from fairmean.engine.precision import PRECISIONS
+from fairmean.experiment import build_federation, build_simulator, resolve
+from fairmean.federation import Federation
+from fairmean.methods import named_methods
+from fairmean.models import build
+
+STUDY = [
+    "mean",
+    "fedavg",
+    "qffl:q=0.1",
+    "fairmean:kappa=1:tau=1",
+    "fedmgda+:epsilon=1.0:train.lr=3",
+    "adafed:gamma=1.0:train.lr=3",
+    "h-nobs:q=0.1:f=2",
+    "qffl+cwtm:q=0.1:f=2",
+]
+ATTACKS = ["none", "random_class", "pairwise"]
+SETTINGS = {
+    "data.name": "fashion-mnist",
+    "train.rounds": 2000,
+    "train.lr": 0.2,
+    "train.lr_decay": 0.999,
+    "attack.pick": "random",
+    "run.eval_every": 500,
+}
+MLP_FLOP = 6 * 60_000 * 198_800 - 2 * 60_000 * 784 * 200  # no gradient of the inputs
+MLP_BYTES = 12 * 60_000 * 200 * 2 + 2 * 60_000 * 784 * 2 / 24  # each activation as often as it is needed, X per stack
+CNN_FLOP = 2560 * (3 * 2 * (784 * 64 * 75 + 100 * 64 * 1600 + 1600 * 384 + 384 * 192 + 1920) - 2 * 784 * 64 * 75)
+
+Rows = list[dict[str, Any]]
+
+
+def seconds(run: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def ceilings() -> Rows:
+    """Median of twenty, on random numbers."""
+    rows = []
+    for name, dtype, size in (("bfloat16", torch.bfloat16, 8192), ("float32", torch.float32, 4096)):
+        a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+        times = [seconds(lambda a=a, b=b: a @ b) for _ in range(23)][3:]  # type: ignore[misc]
+        rows.append({"what": f"{name} product {size}³, TFLOP/s", "value": 2 * size**3 / statistics.median(times) / 1e12})
+    x = torch.randn(2**30, device="cuda")
+    y = torch.empty_like(x)
+    times = [seconds(lambda: y.copy_(x)) for _ in range(23)][3:]
+    rows.append({"what": "copy, TB/s read and written", "value": 2 * x.nbytes / statistics.median(times) / 1e12})
+    product, copy = rows[0]["value"] * 1e12, rows[2]["value"] * 1e12
+    for name, flop, moved in (("MLP, full batch", MLP_FLOP, MLP_BYTES), ("CNN, 2,560 images", CNN_FLOP, 0.0)):
+        rows.append({"what": f"floor of {name}: {flop / 1e9:.0f} GFLOP in bfloat16, ms", "value": flop / product * 1e3})
+        if moved:
+            rows.append({"what": f"floor of {name}: {moved / 1e6:.0f} MB moved, ms", "value": moved / copy * 1e3})
+    return rows
+
+
+def study(settings: dict[str, Any], folder: str) -> Rows:
+    """The time of everything: building clients, 2,000 rounds, evaluation, tables, checkpoints."""
+    known = SETTINGS | {"train.dtype": "bfloat16", "run.dir": folder} | settings
+    start = time.perf_counter()
+    result = compare(None, methods=STUDY, attacks=ATTACKS, seeds=list(range(1, 11)), **known)
+    total = time.perf_counter() - start
+    print(result)
+    runs, rounds = len(result.records), known["train.rounds"]
+    print(f"{runs} runs of {rounds} rounds in {total:.1f} s: {total / runs / rounds * 1e3:.4f} ms per run and round")
+    return [{**record, "seconds_of_all": round(total, 1)} for record in result.records]
+
+
+def equal(settings: dict[str, Any]) -> Rows:
+    """‖w_together − w_alone‖ / ‖w_alone‖ after 50 rounds, every method, and the same for two runs alone."""
+    known = SETTINGS | {"train.rounds": 50, "train.lr": 0.1, "train.lr_decay": 1.0} | settings
+    configs = [resolve(parse(gather(known, {"method.name": name}))) for name in named_methods()]
+    federation: Federation | None = None
+
+    def simulators() -> list[Simulator]:
+        nonlocal federation
+        made = []
+        for config in configs:
+            made.append(build_simulator(config, build_federation(config, like=federation)))
+            federation = made[-1].federation
+        return made
+
+    together, alone = simulators(), simulators()
+    rounds = configs[0].train.rounds
+    start = time.perf_counter()
+    for _ in Fleet(together).rounds(0, rounds, lambda t: False, lambda t: False):
+        pass
+    print(f"together {time.perf_counter() - start:.1f} s", flush=True)
+    rows = []
+    for config, a, b in zip(configs, together, alone, strict=True):
+        start = time.perf_counter()
+        for t in range(rounds):
+            b.step(t)
+        error = float((a.w - b.w).norm() / b.w.norm())  # waits for the last round
+        taken = time.perf_counter() - start
+        rows.append({"method": config.method.name, "relative_error": error, "alone_ms_per_round": taken / rounds * 1e3})
+    return rows
+
+
+def precision(settings: dict[str, Any], folder: str) -> Rows:
+    """Final metrics of the same runs at each precision, three draws under pairwise flips."""
+    rows: Rows = []
+    for dtype in ("bfloat16", "tf32", "float32"):
+        known = SETTINGS | {"train.dtype": dtype, "run.dir": f"{folder}/{dtype}"} | settings
+        start = time.perf_counter()
+        result = compare(None, methods=STUDY, attacks=["pairwise"], seeds=[1, 2, 3], **known)
+        taken = time.perf_counter() - start
+        print(f"{dtype}: {len(result.records)} runs in {taken:.1f} s", flush=True)
+        keep = ("method", "seed", "status", "average", "variance", "worst")
+        rows += [{"dtype": dtype, **{key: record[key] for key in keep}} for record in result.records]
+    return rows
+
+
+def cnn(settings: dict[str, Any]) -> Rows:
+    """Ten clients with 256 samples a round; random images, which cost what real ones cost."""
+    device, count = ("cuda", 50_000) if torch.cuda.is_available() else ("cpu", 200)
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 3, 32, 32, generator=random).to(device).contiguous(memory_format=torch.channels_last)
+    y = torch.randint(0, 10, (count,), generator=random).to(device)
+    offsets, nothing = np.arange(11) * (count // 10), np.array([], dtype=np.int64)
+    fed = Federation(x, y, y, offsets, np.ones(10, bool), x[:100], y[:100], y[:100], np.arange(11) * 10, 10, *[nothing] * 2)
+    rows = []
+    for dtype in ("bfloat16", "tf32", "float32"):
+        for name in ("mean", "fairmean", "term", "h-nobs", "adafed"):
+            for together in (1, 10):
+                training = Training(lr=0.01, batch=settings.get("train.batch", 256), rounds=1000)
+                fleet = Fleet(
+                    [
+                        Simulator(
+                            fed,
+                            build("cnn", (3, 32, 32), 10, seed),
+                            method(name),
+                            training,
+                            seed=seed,
+                            device=device,
+                            precision=PRECISIONS[dtype],
+                        )
+                        for seed in range(together)
+                    ]
+                )
+                steps = fleet.rounds(0, 45, lambda t: False, lambda t: False)
+                for _ in range(4):
+                    next(steps)
+                times = []
+                for _ in range(40):
+                    start = time.perf_counter()
+                    next(steps)
+                    times.append((time.perf_counter() - start) / together * 1e3)
+                low, mid, high = statistics.quantiles(times, n=4)
+                row = {"dtype": dtype, "method": name, "together": together, "ms": mid, "low": low, "high": high}
+                rows.append(row)
+                print(row, flush=True)
+                del fleet, steps
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("ceilings", "study", "equal", "precision", "cnn"))
+    parser.add_argument("settings", nargs="*", metavar="key=value")
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder for the CSV file")
+    arguments = parser.parse_args()
+    settings = {key: literal(value) for key, _, value in (word.partition("=") for word in arguments.settings)}
+    if torch.cuda.is_available():
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        parts: dict[str, Callable[[], Rows]] = {
+            "ceilings": ceilings,
+            "study": lambda: study(settings, folder),
+            "equal": lambda: equal(settings),
+            "precision": lambda: precision(settings, folder),
+            "cnn": lambda: cnn(settings),
+        }
+        rows = parts[arguments.part]()
+    for row in rows if len(rows) <= 60 else []:
+        print("  ".join(f"{value:.5g}" if isinstance(value, float) else str(value) for value in row.values()))
+    with open(arguments.out / f"gpu-{arguments.part}.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

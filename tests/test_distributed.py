@@ -1,0 +1,352 @@
+"""Several ranks do what one process does; a rank that dies ends the job, and what is left resumes on any number."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+import fairmean
+from fairmean import models
+from fairmean.cli import _settings, main
+from fairmean.config import gather, parse
+from fairmean.data import Dataset
+from fairmean.distributed import ALONE, Ranks, borders
+from fairmean.engine import Simulator, Training
+from fairmean.errors import UserError
+from fairmean.experiment import resolve, run_config
+from fairmean.federation import build
+from tests.engine.test_paths import METHODS
+
+MODES = {
+    "full": {},
+    "minibatch": {"batch": 16, "lr_decay": 0.9},
+    "local": {"batch": 16, "local_steps": 3, "local_lr": 0.05},
+    "partial": {"participation": 0.5, "batch": 16},
+    "local, partial": {"participation": 0.5, "local_steps": 2},
+}
+ALONE_IN_ROUND = {"one client": {"participation": 0.2}, "one client, local": {"participation": 0.2, "local_steps": 2}}
+SOME = ["fairmean", "fairmean-normalised", "term-hierarchical", "krum", "cwtm", "centered-clipping", "fedmdfg", "bant"]
+
+
+# In one process and in several: the same models
+
+
+def small(shape, classes):
+    return nn.Sequential(nn.Linear(*shape, 12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, classes))
+
+
+def federation(clients=6):
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(300, 6)).astype(np.float32), np.arange(300) % 4
+    x[np.arange(300), y] += 2
+    data = Dataset("tiny", x[:210], y[:210], x[210:], y[210:], 4)
+    options = {"min_size": 3}
+    poisoned = np.array([1, 2])
+    return build(data, clients=clients, partition_options=options, attack="furthest", poisoned=poisoned, trust=20)
+
+
+def simulate(job, world=ALONE):
+    """(w, state, losses and weights of the last round, losses and accuracies after it)."""
+    name, mode, clients = job
+    models.MODELS["small"] = small
+    fed = federation(clients)
+    training = Training(lr=0.1, rounds=10, **(MODES | ALONE_IN_ROUND)[mode])
+    model = models.build("small", fed.shape, fed.classes, 3)
+    simulator = Simulator(fed, model, METHODS[name], training, dtype=torch.float64, seed=3, world=world, chunk=40)
+    assert simulator.agree(7 * (1 + world.rank)) == 7
+    steps = [simulator.step(t) for t in range(3)]
+    weights = steps[-1].weights
+    return {
+        "w": simulator.w.clone(),
+        "losses": steps[-1].losses,
+        "weights": torch.zeros(0) if weights is None else weights,
+        "next": simulator.losses(3),
+        "accuracy": torch.from_numpy(np.stack(simulator.evaluate())),
+        **simulator.state,
+    }
+
+
+def work(rank, size, place, jobs):
+    torch.set_num_threads(1)
+    world = Ranks(torch.distributed.FileStore(f"{place}/store", size), rank, size, timeout=60)
+    results = {job: simulate(job, world) for job in jobs}
+    assert world.first(rank) == 0
+    world.wait()
+    torch.save(results, f"{place}/{rank}.pt")
+    world.leave(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loopback():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairmean.__file__).parents[1]), *filter(None, sys.path)]))
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield
+        torch.set_num_threads(threads)
+
+
+def assert_like_one_process(jobs, size, place):
+    mp.spawn(work, (size, str(place), jobs), nprocs=size)
+    ranks = [torch.load(place / f"{rank}.pt", weights_only=True) for rank in range(size)]
+    for job in jobs:
+        alone, first = simulate(job), ranks[0][job]
+        assert alone.keys() == first.keys()
+        for key, value in alone.items():
+            assert torch.allclose(first[key], value, rtol=1e-9, atol=1e-9, equal_nan=True), (job, key)
+            for other in ranks[1:]:
+                assert other[job][key].numpy().tobytes() == first[key].numpy().tobytes(), (job, key)
+
+
+def test_two_ranks_for_every_method_and_mode(tmp_path):
+    assert_like_one_process([(name, mode, 6) for name in METHODS for mode in MODES], 2, tmp_path)
+
+
+def test_four_ranks(tmp_path):
+    jobs = [(name, mode, 6) for name in SOME for mode in ("full", "local, partial")]
+    jobs += [(name, mode, 6) for name in ("fairmean", "term", "adafed", "fedmdfg", "bant") for mode in ALONE_IN_ROUND]
+    assert_like_one_process(jobs, 4, tmp_path)
+
+
+def test_more_ranks_than_clients(tmp_path):
+    names = ["fairmean", "fairmean-normalised", "term", "entropy", "entropy+loss", "adafed", "rfa"]
+    assert_like_one_process(
+        [(name, mode, 3) for name in names for mode in ("full", "local", "one client")], 4, tmp_path
+    )
+
+
+def test_borders_are_balanced():
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        n, ranks = draw.integers(1, 30), draw.integers(1, 9)
+        sizes = draw.integers(1, 100, n)
+        ends = borders(sizes, ranks)
+        assert (len(ends), ends[0], ends[-1]) == (ranks + 1, 0, n)
+        loads = [sizes[a:b].sum() for a, b in pairwise(ends)]
+        assert min(loads) >= 0
+        assert abs(np.array(loads) - sizes.sum() / ranks).max() <= sizes.max()
+
+
+def test_the_reference_engine_is_for_one_process():
+    class Two(type(ALONE)):
+        size = 2
+
+    with pytest.raises(UserError, match=r"train\.engine"):
+        Simulator(federation(), None, METHODS["mean"], Training(), engine="reference", world=Two())
+
+
+# The command
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(400, 6)).astype(np.float32), np.arange(400) % 4
+    x[np.arange(400), y] += 2
+    np.savez("own.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
+    return tmp_path
+
+
+OWN = ["data.name=own.npz", "train.device=cpu", "train.dtype=float64", "model.name=linear"]
+
+
+@contextlib.contextmanager
+def torchrun(ranks, *arguments, **env):
+    """The command under torchrun, which ends its ranks when it is ended."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launcher = ["-m", "torch.distributed.run", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    command = [sys.executable, *launcher, f"--nproc-per-node={ranks}", "-m", "fairmean", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=os.environ | env, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.communicate(timeout=60)
+
+
+def ended(process):
+    """(exit code, what was printed, the lines that are ours, the ranks' exit codes)."""
+    out, err = process.communicate(timeout=60)
+    lines = [line for line in err.splitlines() if line.startswith("fairmean:")]
+    return process.returncode, out, lines, sorted(map(int, re.findall(r"exitcode\s+: (-?\d+)", err)))
+
+
+def pid_of(process, rank):
+    """The process of a rank."""
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_text().split("\0"):
+            return int(child)
+    raise AssertionError(f"no rank {rank}")
+
+
+def wait_for_round(process, folder, t):
+    """Until the table has that round."""
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit and process.poll() is None:
+        for table in Path(folder).glob("*/*/clients.csv.part"):
+            last = table.read_text().splitlines()[-1].split(",")[0]
+            if last.isdigit() and int(last) >= t:
+                return
+        time.sleep(0.02)
+    raise AssertionError((process.poll(), process.communicate(timeout=60)))
+
+
+def alone(*arguments):
+    assert main([*arguments, "run.dir=alone", "--quiet"]) == 0
+
+
+def only(folder):
+    (found,) = (path for path in Path(folder).glob("*/*") if path.is_dir())
+    return found
+
+
+def assert_same_result(one, other):
+    """The same run, to rounding errors."""
+    assert one.name == other.name
+    assert {path.name for path in one.iterdir()} == {path.name for path in other.iterdir()}
+    first, second = (torch.load(folder / "checkpoint.pt", weights_only=True) for folder in (one, other))
+    assert first["round"] == second["round"]
+    torch.testing.assert_close(first["w"], second["w"], rtol=1e-9, atol=1e-9)
+    tables = [np.genfromtxt(folder / "clients.csv", delimiter=",", skip_header=1) for folder in (one, other)]
+    np.testing.assert_allclose(*tables, rtol=1e-9, atol=1e-9)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (one, other)]
+    for key, value in summaries[0].items():
+        assert summaries[1][key] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), key
+    with np.load(one / "partition.npz") as a, np.load(other / "partition.npz") as b:
+        assert all((a[name] == b[name]).all() for name in a.files)
+
+
+def test_run(here, capsys):
+    settings = [*OWN, "train.rounds=5", "method.name=cwtm", "method.f=2"]
+    alone("run", *settings)
+    printed = capsys.readouterr().out
+    with torchrun(2, "run", *settings) as process:
+        code, out, lines, _ = ended(process)
+    assert (code, lines) == (0, [])
+    assert out == printed.replace("alone", "runs")
+    assert_same_result(only("runs"), only("alone"))
+    assert json.loads((only("runs") / "environment.json").read_text())["ranks"] == 2
+    assert json.loads((only("alone") / "environment.json").read_text())["ranks"] == 1
+
+
+def test_compare(here, capsys):
+    settings = [
+        *OWN,
+        "train.rounds=3",
+        "--methods",
+        "mean,krum:f=1,mean",
+        "--attacks",
+        "none,pairwise",
+        "--seeds",
+        "1,2",
+    ]
+    alone("compare", *settings)
+    printed = capsys.readouterr().out
+    with torchrun(2, "compare", *settings) as process:
+        code, out, lines, _ = ended(process)
+    assert (code, lines) == (0, [])
+    assert out == printed.replace("alone", "runs")
+    tables = [(Path(folder) / "compare/table.csv").read_text() for folder in ("runs", "alone")]
+    assert tables[0] == tables[1].replace("alone", "runs")
+
+
+def test_bad_input_is_told_once(here):
+    with torchrun(3, "run", *OWN, "train.runds=5") as process:
+        code, out, lines, codes = ended(process)
+    assert (code, out, codes) == (1, "", [2, 2, 2])
+    assert len(lines) == 1
+    assert "runds" in lines[0]
+    assert not Path("runs").exists()
+
+
+def test_divergence_is_told_once(here):
+    with torchrun(2, "run", *OWN, "model.name=mlp", "train.lr=1e9", "train.rounds=60") as process:
+        code, out, lines, codes = ended(process)
+    assert (code, out, codes) == (1, "", [1, 1])
+    assert len(lines) == 1
+    assert "non-finite" in lines[0]
+    assert json.loads((only("runs") / "summary.json").read_text())["status"] == "diverged"
+
+
+LONG = [*OWN, "train.rounds=600", "run.eval_every=150"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the rank to kill in /proc")
+@pytest.mark.parametrize(
+    ("ranks", "victim", "again", "method"), [(2, 1, 3, "fairmean"), (4, 2, 1, "krum"), (2, 0, 2, "fairmean")]
+)
+def test_a_rank_that_dies(here, ranks, victim, again, method):
+    settings = [*LONG, f"method.name={method}", *(["method.f=1"] if method == "krum" else [])]
+    with torchrun(ranks, "run", *settings) as process:
+        wait_for_round(process, "runs", 49)
+        os.kill(pid_of(process, victim), signal.SIGKILL)
+        began = time.monotonic()
+        code, out, lines, codes = ended(process)
+    assert time.monotonic() - began < 20
+    assert (code, out) == (1, "")
+    assert codes == [-9, *[4] * (ranks - 1)]
+    assert len(lines) == 1, lines
+    told = re.match(
+        rf"fairmean: rank {victim} of {ranks} was lost in round (\d+) \(.*\); the last checkpoint is ", lines[0]
+    )
+    assert told, lines
+    assert lines[0].endswith("; run the same command again, with any number of ranks, to go on")
+    saved = torch.load(only("runs") / "checkpoint.pt", weights_only=True)["round"]
+    assert f"the last checkpoint is round {saved} in {only('runs')}" in lines[0]
+    if victim:
+        assert saved == int(told[1]) >= 50  # nothing is lost
+    if again == 1:
+        assert main(["run", *settings]) == 0
+    else:
+        with torchrun(again, "run", *settings) as process:
+            assert ended(process)[::2] == (0, [])
+    alone("run", *settings)
+    assert_same_result(only("runs"), only("alone"))
+
+
+def test_a_run_begun_by_one_process_goes_on_with_two_and_stops_at_a_signal(here):
+    settings = [*LONG, "train.participation=0.5"]
+
+    def stop(progress):
+        if progress.round == 100:
+            raise KeyboardInterrupt
+
+    config = resolve(parse(gather(None, _settings(settings)[1])))
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before = torch.load(only("runs") / "checkpoint.pt", weights_only=True)["round"]
+        assert before >= 100
+        with torchrun(2, "run", *settings) as process:
+            wait_for_round(process, "runs", before + 49)
+            process.send_signal(number)
+            code, out, lines, _ = ended(process)
+        assert code != 0
+        assert out == ""
+        assert lines == ["fairmean: interrupted; the same command continues where it stopped"]
+        assert torch.load(only("runs") / "checkpoint.pt", weights_only=True)["round"] >= before + 50
+    assert main(["run", *settings]) == 0
+    alone("run", *settings)
+    assert_same_result(only("runs"), only("alone"))
