@@ -44,7 +44,7 @@ STUDY = [
     "qffl+cwtm:q=0.1:f=2",
 ]
 ATTACKS = ["none", "random_class", "pairwise"]
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "data.name": "fashion-mnist",
     "train.rounds": 2000,
     "train.lr": 0.2,
@@ -69,11 +69,13 @@ def seconds(run: Callable[[], object]) -> float:
 
 def ceilings() -> Rows:
     """Median of twenty, on random numbers."""
-    rows = []
+    rows: Rows = []
     for name, dtype, size in (("bfloat16", torch.bfloat16, 8192), ("float32", torch.float32, 4096)):
         a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
         times = [seconds(lambda a=a, b=b: a @ b) for _ in range(23)][3:]  # type: ignore[misc]
-        rows.append({"what": f"{name} product {size}³, TFLOP/s", "value": 2 * size**3 / statistics.median(times) / 1e12})
+        rows.append(
+            {"what": f"{name} product {size}³, TFLOP/s", "value": 2 * size**3 / statistics.median(times) / 1e12}
+        )
     x = torch.randn(2**30, device="cuda")
     y = torch.empty_like(x)
     times = [seconds(lambda: y.copy_(x)) for _ in range(23)][3:]
@@ -150,7 +152,8 @@ def cnn(settings: dict[str, Any]) -> Rows:
     x = torch.randn(count, 3, 32, 32, generator=random).to(device).contiguous(memory_format=torch.channels_last)
     y = torch.randint(0, 10, (count,), generator=random).to(device)
     offsets, nothing = np.arange(11) * (count // 10), np.array([], dtype=np.int64)
-    fed = Federation(x, y, y, offsets, np.ones(10, bool), x[:100], y[:100], y[:100], np.arange(11) * 10, 10, *[nothing] * 2)
+    none, tests = np.ones(10, bool), (x[:100], y[:100], y[:100], np.arange(11) * 10)
+    fed = Federation(x, y, y, offsets, none, *tests, 10, nothing, nothing)
     rows = []
     for dtype in ("bfloat16", "tf32", "float32"):
         for name in ("mean", "fairmean", "term", "h-nobs", "adafed"):

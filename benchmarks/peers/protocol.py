@@ -42,10 +42,12 @@ HERE = Path(__file__).resolve().parent
 
 
 def network(name: str, dropout: bool = True) -> nn.Sequential:
-    """The benchmark's two models in plain torch."""
-    if name == "mlp":
+    """The benchmark's two models in plain torch; `mlp:800` has hidden layers of that width."""
+    kind, _, width = name.partition(":")
+    if kind == "mlp":
+        units = int(width or 200)
         return nn.Sequential(
-            nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
+            nn.Flatten(), nn.Linear(784, units), nn.ReLU(), nn.Linear(units, units), nn.ReLU(), nn.Linear(units, 10)
         )
     if name != "cnn":
         raise ValueError(f"no model named {name!r}")

@@ -70,8 +70,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _call(arguments: argparse.Namespace, world: World) -> int:
     try:
-        if world.size > 1:
-            distributed.timeout()
+        world.begin()
         for module in getattr(arguments, "modules", []):
             import_module(module)
         if arguments.call in (_run, _compare):
@@ -85,7 +84,7 @@ def _call(arguments: argparse.Namespace, world: World) -> int:
     except Busy as error:
         return _fail(str(error), 3, world)
     except KeyboardInterrupt:
-        return _lost(Lost("killed"), world) if world.terminated else _fail(_INTERRUPTED, 130, world)
+        return _lost(Lost("torchrun stops the others"), world) if world.terminated else _fail(_INTERRUPTED, 130, world)
     except Lost as lost:
         return _lost(lost, world)
     except BrokenPipeError:
@@ -105,11 +104,11 @@ def _lost(lost: Lost, world: World) -> int:
     ending = world.ending()
     if ending.code is not None:
         return ending.code
-    if world.terminated and not ending.silent:
+    if world.terminated and not ending.lost:
         return _fail(_INTERRUPTED, 130, world)
     if ending.speaks:
-        who = f"{ending.silent} was lost" if ending.silent else "the connection between the ranks was lost"
-        _fail(f"{who}{lost.place} ({lost}); {lost.kept}; {_AGAIN}", LOST)
+        what = ending.lost or "the connection between the ranks was lost"
+        _fail(f"{what}{lost.place} ({lost}); {lost.kept}; {_AGAIN}", LOST)
     return LOST
 
 

@@ -138,7 +138,7 @@ class MethodConfig:
 class TrainConfig:
     """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one.
 
-    ``dtype``: float64, float32, or float32 whose large products are made of tf32 or bfloat16 numbers, summed in float32.
+    ``dtype``: float64, float32, or float32 whose large products read tf32 or bfloat16 numbers and sum in float32.
     """
 
     rounds: int = 100

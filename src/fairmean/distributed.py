@@ -12,8 +12,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from itertools import pairwise
 from types import FrameType
@@ -55,10 +55,10 @@ def borders(sizes: Index, ranks: int) -> Index:
 
 
 class Ending(NamedTuple):
-    """``code``: with which another rank ended, if one did; ``silent``: who does not answer; ``speaks``: who tells."""
+    """``code``: with which another rank ended, if one did; ``lost``: who does not answer; ``speaks``: who tells."""
 
     code: int | None = None
-    silent: str = ""
+    lost: str = ""
     speaks: bool = True
 
 
@@ -68,8 +68,14 @@ class World:
     rank, size = 0, 1
     terminated = False
 
+    def begin(self) -> None:
+        """The work begins: from now on signals are heard."""
+
     def sum(self, values: Tensor) -> None:
         """Σ over ranks, in place."""
+
+    def lead(self, values: Tensor) -> None:
+        """The first rank's values, in place."""
 
     def join(self, bounds: Index, *columns: Tensor | None) -> list[Any]:
         """Values of all clients of a round, from those of this rank's; rank r has ``bounds[r]:bounds[r+1]``."""
@@ -113,14 +119,22 @@ class Ranks(World):
             local = int(os.environ.get("LOCAL_RANK", rank))
             torch.cuda.set_device(local % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        limit = timedelta(seconds=timeout)
-        with self._exchange():
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
-            self._patient = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+        self._exchange(self._meet, backend, store, timedelta(seconds=timeout))
+
+    def _meet(self, backend: str, store: Any, limit: timedelta) -> None:
+        dist = self._dist
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=limit)
+        self._patient = dist.new_group(backend="gloo", timeout=timedelta(days=365))
+
+    def begin(self) -> None:
+        signal.signal(signal.SIGTERM, self._terminate)
+        timeout()
 
     def sum(self, values: Tensor) -> None:
-        with self._exchange():
-            self._dist.all_reduce(values)
+        self._exchange(self._dist.all_reduce, values)
+
+    def lead(self, values: Tensor) -> None:
+        self._exchange(self._dist.broadcast, values, 0)
 
     def join(self, bounds: Index, *columns: Tensor | None) -> list[Any]:
         there = [column for column in columns if column is not None]
@@ -131,32 +145,32 @@ class Ranks(World):
         return [None if column is None else next(whole) for column in columns]
 
     def complete(self, rows: Tensor, bounds: Index) -> None:
-        with self._exchange():  # one after the other: with several under way, ranks that fail wait for each other
-            for r, (a, b) in enumerate(pairwise(bounds.tolist())):
-                if b > a:
-                    self._dist.broadcast(rows[a:b], r)
+        """One after the other: with several under way, ranks that fail would wait for each other."""
+        for r, (a, b) in enumerate(pairwise(bounds.tolist())):
+            if b > a:
+                self._exchange(self._dist.broadcast, rows[a:b], r)
 
     def first(self, value: T) -> T:
         box = [value]
-        with self._exchange():
-            self._dist.broadcast_object_list(box, 0, device=torch.device("cpu"))
+        self._exchange(self._dist.broadcast_object_list, box, 0, device=torch.device("cpu"))
         return box[0]
 
     def wait(self) -> None:
-        with self._exchange():
-            self._dist.all_reduce(torch.zeros(1), group=self._patient)
+        self._exchange(lambda: self._dist.all_reduce(torch.zeros(1), group=self._patient))
 
-    @contextmanager
-    def _exchange(self) -> Iterator[None]:
-        """What torch says when a rank cannot be reached, as ``Lost``."""
+    def _exchange(self, call: Callable[..., Any], *arguments: Any, **settings: Any) -> None:
+        """What torch says when a rank cannot be reached, as ``Lost``; the trace, which keeps connections open, goes."""
         try:
-            yield
+            call(*arguments, **settings)
+            return
         except RuntimeError as error:
-            self._failed = True
-            raise Lost(_reason(error)) from error
+            reason = _reason(error)
+        self._failed = True
+        raise Lost(reason)
 
     def speaks(self) -> bool:
         """The first that asks."""
+        _deaf()
         try:
             return bool(self._store.add("spoken", 1) == 1)
         except RuntimeError:  # the store went with the first machine
@@ -176,7 +190,7 @@ class Ranks(World):
                     break
                 time.sleep(0.02)
         except RuntimeError:
-            return Ending(silent=f"a rank of {self.size}")
+            return Ending(lost=f"a rank of {self.size} was lost")
         lowest = min(set(range(self.size)) - set(silent))
         return Ending(codes[0] if codes else None, _named(silent, self.size), self.rank == lowest)
 
@@ -192,8 +206,9 @@ class Ranks(World):
         if self._dist.is_initialized():
             with suppress(RuntimeError):
                 self._dist.destroy_process_group()
+            del self._patient
 
-    def terminate(self, number: int, frame: FrameType | None) -> None:
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
         """SIGTERM, which torchrun sends when a rank died: stop as after Ctrl-C, and let others know of this rank."""
         self.terminated = True
         with suppress(RuntimeError):
@@ -216,17 +231,13 @@ def _reason(error: Exception) -> str:
 def _named(ranks: list[int], size: int) -> str:
     if not ranks:
         return ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} of {size}"
-
-
-def launched() -> tuple[int, int]:
-    """(rank, number of ranks) as torchrun says; (0, 1) without it."""
-    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    some = "rank {} of {} was lost" if len(ranks) == 1 else "ranks {} of {} were lost"
+    return some.format(", ".join(map(str, ranks)), size)
 
 
 def start() -> World:
     """Meet the other ranks, when torchrun started this process; else ``ALONE``."""
-    if launched()[1] == 1:
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return ALONE
     from torch.distributed.rendezvous import rendezvous
 
@@ -237,9 +248,7 @@ def start() -> World:
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=limit)))
     except (RuntimeError, ValueError) as error:
         raise Lost(_reason(error)) from error
-    world = Ranks(store, rank, size, limit)
-    signal.signal(signal.SIGTERM, world.terminate)
-    return world
+    return Ranks(store, rank, size, limit)
 
 
 def timeout() -> float:

@@ -202,7 +202,7 @@ def run_config(config: Config, report: Report | None = None, world: World = ALON
     folder = RunFolder(folder_of(config))
     ended = world.first(folder.summary() if world.rank == 0 else None)
     if ended is None:
-        simulator = build_simulator(config, world=world)  # a user's mistake shows before anything is written
+        simulator = build_simulator(config, None, world)  # a user's mistake shows before anything is written
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             if world.rank == 0:
                 with folder:
@@ -330,7 +330,8 @@ class Recorder:
         self.simulator.state = checkpoint["state"]
         self.length = checkpoint["table"]
         self.folder.cut(self.length)
-        return self.simulator.agree(int(checkpoint["round"]))
+        self.t = int(checkpoint["round"])
+        return self.simulator.agree(self.t)
 
     def checkpoint(self, t: int) -> None:
         """Save what is needed to go on with round t."""
@@ -365,10 +366,12 @@ class Recorder:
         self.folder.write_json("summary.json", summary)
         return summary
 
-    def finish(self, seconds: float, start: int, together: int = 1) -> dict[str, Any]:
-        """Evaluate the last model and write the summary; ``together``: how many runs advanced at once."""
+    def finish(
+        self, seconds: float, start: int, together: int = 1, accuracy: tuple[Any, Any] | None = None
+    ) -> dict[str, Any]:
+        """Evaluate the last model (unless that was done) and write the summary; ``together``: how many runs at once."""
         simulator, T = self.simulator, self.rounds
-        accuracy = simulator.evaluate()
+        accuracy = accuracy or simulator.evaluate()
         losses, clients = simulator.losses(T), simulator.participants(T)
         if not (losses.isfinite().all() and simulator.w.isfinite().all()):
             return self._diverged(T)
@@ -439,7 +442,9 @@ class Follower(Recorder):
     def checkpoint(self, t: int) -> None:
         pass
 
-    def finish(self, seconds: float, start: int, together: int = 1) -> dict[str, Any]:
+    def finish(
+        self, seconds: float, start: int, together: int = 1, accuracy: tuple[Any, Any] | None = None
+    ) -> dict[str, Any]:
         self.simulator.evaluate()
         self.simulator.losses(self.rounds)
         return {}

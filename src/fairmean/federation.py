@@ -25,7 +25,8 @@ class Federation:
 
     ``y`` holds the labels as each client sees them; ``dynamic`` marks rows whose label a poisoned client sets anew at
     every step, to the class the current model finds least likely. ``rows`` and ``test_rows`` are the samples' places in
-    the data set. ``trust_x``, ``trust_y``: clean test samples that the server owns, in no client's test data.
+    the data set. ``trust_x``, ``trust_y``: clean test samples that the server owns, in no client's test data. ``split``
+    tells how the samples were divided.
     """
 
     x: Tensor
@@ -44,6 +45,7 @@ class Federation:
     test_dynamic: Tensor | None = None
     trust_x: Tensor | None = None
     trust_y: Tensor | None = None
+    split: tuple[Any, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -125,12 +127,20 @@ def build(
     ``like``: a federation of the same data, whose inputs are shared where they are the same samples in the same order,
     and else rearranged where they lie.
     """
-    owner, test_owner = _owners(data, partition_name, clients, partition_seed, partition_options or {})
-    sizes = np.bincount(owner, minlength=clients)
-    rows, test_rows = np.argsort(owner, kind="stable"), np.argsort(test_owner, kind="stable")
-    trusted = np.sort(generator(seed, "trust").permutation(len(data.test_y))[:trust])
-    test_rows = test_rows[(test_owner[test_rows] >= 0) & ~np.isin(test_rows, trusted)]
-    owner, test_owner = owner[rows], test_owner[test_rows]
+    options = partition_options or {}
+    split = (partition_name, clients, partition_seed, *sorted(options.items()), trust, seed if trust else None)
+    trusted = np.sort(generator(seed, "trust").permutation(len(data.test_y))[:trust]) if trust else np.array([], int)
+    if like is not None and like.split == split:
+        rows, offsets, test_rows, test_offsets = like.rows, like.offsets, like.test_rows, like.test_offsets
+    else:
+        owner, test_owner = _owners(data, partition_name, clients, partition_seed, options)
+        rows, test_rows = np.argsort(owner, kind="stable"), np.argsort(test_owner, kind="stable")
+        test_rows = test_rows[(test_owner[test_rows] >= 0) & ~np.isin(test_rows, trusted)]
+        offsets, test_offsets = (
+            np.concatenate([[0], np.cumsum(np.bincount(whose, minlength=clients))])
+            for whose in (owner, test_owner[test_rows])
+        )
+    owner, test_owner = (np.repeat(np.arange(clients), np.diff(at)) for at in (offsets, test_offsets))
 
     rule = ATTACKS[attack]
     if attack != "none" and data.classes < 2:
@@ -152,7 +162,7 @@ def build(
         if like is not None:
             there: Index = getattr(like, known_rows)
             shared: Tensor = getattr(like, known)
-            if np.array_equal(there, chosen):
+            if there is chosen or np.array_equal(there, chosen):
                 return shared
             place = np.full(len(part), -1)
             place[there] = np.arange(len(there))
@@ -164,12 +174,12 @@ def build(
         x=samples(data.train_x, rows, "x", "rows"),
         y=torch.from_numpy(y),
         clean_y=torch.from_numpy(clean_y),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        offsets=offsets,
         regular=regular,
         test_x=samples(data.test_x, test_rows, "test_x", "test_rows"),
         test_y=torch.from_numpy(test_y),
         test_own_y=torch.from_numpy(test_own_y),
-        test_offsets=np.concatenate([[0], np.cumsum(np.bincount(test_owner, minlength=clients))]),
+        test_offsets=test_offsets,
         classes=data.classes,
         rows=rows,
         test_rows=test_rows,
@@ -177,6 +187,7 @@ def build(
         test_dynamic=own[1],
         trust_x=inputs(data.test_x[trusted], data.mean, data.std) if trust else None,
         trust_y=torch.from_numpy(data.test_y[trusted]) if trust else None,
+        split=split,
     )
 
 

@@ -17,7 +17,10 @@ _FEW = 64  # up to so many clients, the Gram matrix costs next to nothing
 
 
 class Products:
-    """Inner products of the messages s_i g_i, after mixing; ``unit``: every s_i is 1; ``known``: G Gᵀ, if it is there."""
+    """Inner products of the messages s_i g_i, after mixing.
+
+    ``unit``: every s_i is 1. ``known``: G Gᵀ, if it is there.
+    """
 
     def __init__(self, gradients: Tensor, scales: Tensor, unit: bool = False, known: Tensor | None = None) -> None:
         self._gradients, self._scales, self._unit = gradients, scales, unit

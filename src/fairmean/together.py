@@ -26,7 +26,7 @@ from fairmean.experiment import (
 from fairmean.runfolder import RunFolder
 
 _CHECKPOINT_SECONDS = 5.0
-_CHECKPOINT_SHARE = 0.03  # of the time, at most, goes into checkpoints
+_CHECKPOINT_SHARE = 0.01  # of the time, at most, goes into checkpoints
 _FLUSH_ROUNDS = 50
 _MEMORY_SHARE = 0.6
 
@@ -84,7 +84,7 @@ def _waves(runs: list[tuple[int, Config]], most: int) -> Iterator[Wave]:
 
 
 def _run_wave(wave: Wave, tell: Callable[[Progress], None] | None) -> dict[int, dict[str, Any]]:
-    """Every run of the wave to its end. Runs that were interrupted at different rounds go on one group after another."""
+    """Every run of the wave to its end; runs interrupted at different rounds go on one group after another."""
     ended: dict[int, dict[str, Any]] = {}
     with ExitStack() as locks:
         groups: dict[int, list[tuple[int, Recorder]]] = {}
@@ -139,6 +139,7 @@ def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], N
             interrupted = True
     if interrupted:
         raise KeyboardInterrupt
-    for recorder in recorders:
+    taken, accuracies = time.monotonic() - began, fleet.evaluate()
+    for recorder, accuracy in zip(recorders, accuracies, strict=True):
         if not recorder.ended and not recorder.flush():
-            recorder.ended = recorder.finish(time.monotonic() - began, start, len(recorders))
+            recorder.ended = recorder.finish(taken, start, len(recorders), accuracy)

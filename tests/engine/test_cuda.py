@@ -76,7 +76,9 @@ def test_narrow_convolution():
         out = narrow(x)
     assert out.dtype == torch.bfloat16
     assert (out - plain(x)).norm() <= 1e-2 * plain(x).norm()
-    for ours, theirs in zip(torch.autograd.grad(out, list(narrow.parameters()), weights.bfloat16()), exact, strict=True):
+    for ours, theirs in zip(
+        torch.autograd.grad(out, list(narrow.parameters()), weights.bfloat16()), exact, strict=True
+    ):
         assert (ours - theirs).norm() <= 1e-2 * theirs.norm()
 
 

@@ -77,7 +77,9 @@ def test_together_equals_alone(mode, device):
         assert all(part.pooled for part, _ in fleet.parts)
         advance(fleet, 4)
         every = {(rule.name, id(fed)): simulator for (rule, fed), simulator in zip(pairs, group, strict=True)}
-        for simulator, key in zip(few, [(n, id(f)) for n in ("mean", "term", "entropy") for f in federations], strict=True):
+        for simulator, key in zip(
+            few, [(n, id(f)) for n in ("mean", "term", "entropy") for f in federations], strict=True
+        ):
             assert (simulator.w - every[key].w).norm() <= 1e-9 * simulator.w.norm()
     fresh = [simulate(fed, rule, 0, **options)[0] for rule, fed in pairs[:4]]
     for i, simulator in enumerate(fresh):

@@ -20,12 +20,19 @@ _BLOCK = 2**20  # entries sorted at a time: a block and its copy stay in the cac
 _FEW = 12  # up to so many messages, comparing whole rows beats sorting columns
 
 
-def _network(rows: list[Tensor]) -> list[Tensor]:
-    """Rows sorted coordinate by coordinate: odd-even transposition, n rounds of elementwise minima and maxima."""
-    for turn in range(len(rows)):
-        for j in range(turn % 2, len(rows) - 1, 2):
-            rows[j], rows[j + 1] = torch.minimum(rows[j], rows[j + 1]), torch.maximum(rows[j], rows[j + 1])
-    return rows
+def _middle(rows: list[Tensor], low: int, high: int) -> list[Tensor]:
+    """Per coordinate, the sorted values ``low`` … ``high − 1`` in some order: extremes bubble out, row by row."""
+
+    def exchange(i: int, j: int) -> None:
+        rows[i], rows[j] = torch.minimum(rows[i], rows[j]), torch.maximum(rows[i], rows[j])
+
+    for last in range(len(rows) - 1, high - 1, -1):
+        for j in range(last):
+            exchange(j, j + 1)
+    for first in range(low):
+        for j in range(high - 1, first, -1):
+            exchange(j - 1, j)
+    return rows[low:high]
 
 
 def middle_mean(messages: Tensor, low: int, high: int) -> Tensor:
@@ -39,7 +46,7 @@ def middle_mean(messages: Tensor, low: int, high: int) -> Tensor:
     if messages.dtype == torch.bfloat16:  # NumPy has none
         return middle_mean(messages.float(), low, high).to(messages.dtype)
     if n <= _FEW:
-        return torch.stack(_network(list(messages.detach()))[low:high]).mean(0)
+        return torch.stack(_middle(list(messages.detach()), low, high)).mean(0)
     if messages.device.type != "cpu":
         return messages.sort(dim=0).values[low:high].mean(0)
     out = torch.empty(d, dtype=messages.dtype)

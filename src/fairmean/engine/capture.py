@@ -109,8 +109,9 @@ def _convolution(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Ten
     if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
         raise ValueError("a convolution with another padding")
     sizes = [len(layer.bias)] if layer.bias is not None else [0]
+    weights = layer.weight.detach().to(delta.dtype)
     _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-        delta, x.to(delta.dtype), layer.weight.detach().to(delta.dtype), sizes, layer.stride, layer.padding, layer.dilation, False, [0, 0],
+        delta, x.to(delta.dtype), weights, sizes, layer.stride, layer.padding, layer.dilation, False, [0, 0],
         layer.groups, [False, True, layer.bias is not None],
     )  # fmt: skip
     weight.copy_(of_weight)

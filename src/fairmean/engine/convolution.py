@@ -8,6 +8,7 @@ weights' gradient is a product with the same patches.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -24,11 +25,10 @@ def accelerate(model: nn.Module, precision: Precision) -> None:
         import triton  # noqa: F401
     except ImportError:
         return
-    for parent in [m for m in model.modules() if isinstance(m, nn.Sequential)]:
-        children = list(parent)
-        for i, (child, after) in enumerate(zip(children, [*children[1:], None], strict=True)):
+    for chain in [m for m in model.modules() if isinstance(m, nn.Sequential)]:
+        for i, (child, after) in enumerate(pairwise(list(chain))):
             if isinstance(child, nn.MaxPool2d) and type(after) is nn.ReLU and _halves(child):
-                parent[i], parent[i + 1] = PooledReLU(), nn.Identity()
+                chain[i], chain[i + 1] = PooledReLU(), nn.Identity()
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     if first is not None and precision.mixed and _narrow(first):
         for parent in model.modules():
@@ -80,7 +80,9 @@ class _PooledReLU(torch.autograd.Function):
         out = torch.empty(
             b, c, 2 * h, 2 * w, dtype=gradient.dtype, device=gradient.device, memory_format=torch.channels_last
         )
-        pool_backward[(-(-gradient.numel() // 1024),)](gradient, place, out, gradient.numel(), CHANNELS=c, WIDTH=2 * w, BLOCK=1024)
+        pool_backward[(-(-gradient.numel() // 1024),)](
+            gradient, place, out, gradient.numel(), CHANNELS=c, WIDTH=2 * w, BLOCK=1024
+        )
         return out
 
 

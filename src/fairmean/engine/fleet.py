@@ -77,9 +77,7 @@ class Fleet:
         self._total = len(simulators)
         self._cuda = any(simulator.w.is_cuda for simulator in simulators)
 
-    def rounds(
-        self, start: int, stop: int, due: Callable[[int], bool], rest: Callable[[int], bool]
-    ) -> Iterator[Done]:
+    def rounds(self, start: int, stop: int, due: Callable[[int], bool], rest: Callable[[int], bool]) -> Iterator[Done]:
         """Rounds ``start`` … ``stop − 1``, evaluated before those that are ``due``.
 
         When a round is handed out, later ones may be under way, unless ``rest`` of it was true: then every simulator is
@@ -102,6 +100,14 @@ class Fleet:
             yield Done(t, steps, accuracies if due(t) else None)
             if pause and t + 1 < stop:
                 ahead = [self._begin(part, t + 1, due) for part, _ in self.parts]
+
+    def evaluate(self) -> list[Accuracy]:
+        """Accuracies of every simulator, as ``Simulator.evaluate`` gives them."""
+        accuracies: list[Any] = [None] * self._total
+        for part, places in self.parts:
+            for place, accuracy in zip(places, part.evaluate(), strict=True):
+                accuracies[place] = accuracy
+        return accuracies
 
     @staticmethod
     def _begin(part: Part, t: int, due: Callable[[int], bool]) -> list[Accuracy] | None:

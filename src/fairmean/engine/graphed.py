@@ -27,7 +27,7 @@ class Graphed:
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
         device = simulator.w.device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream(device))
         self._lr = torch.zeros((), dtype=torch.float64, device=device)
         self._key = torch.zeros((), dtype=torch.int64, device=device)
@@ -123,9 +123,9 @@ class Graphed:
 
 
 def _copy(batch: Batch, key: Tensor) -> Batch:
-    """A batch whose tensors nobody else writes to."""
-    whole = bool((np.diff(batch.offsets) == batch.sizes.cpu().numpy()).all())
-    own = (lambda value: value) if whole else (lambda value: None if value is None else value.clone())
-    return replace(
-        batch, x=own(batch.x), y=own(batch.y), rows=own(batch.rows), dynamic=own(batch.dynamic), key=key, _spans={}
-    )
+    """A batch that nobody else writes to: its own tensors, unless they are the whole federation's."""
+    if (np.diff(batch.offsets) == batch.sizes.cpu().numpy()).all():
+        return replace(batch, key=key, _spans={})
+    dynamic = None if batch.dynamic is None else batch.dynamic.clone()
+    x, y, rows = batch.x.clone(), batch.y.clone(), batch.rows.clone()
+    return replace(batch, x=x, y=y, rows=rows, dynamic=dynamic, key=key, _spans={})

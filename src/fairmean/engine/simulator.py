@@ -96,8 +96,8 @@ class Simulator:
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
         self.net = Net(model, device, dtype, self.precision)
         self.state: State = method.aggregator.init(federation.clients)
-        laid_out = {name: self.net.layout(getattr(self.federation, name)) for name in ("x", "test_x")}
-        self.federation = replace(self.federation, **laid_out)
+        x, test_x = self.net.layout(self.federation.x), self.net.layout(self.federation.test_x)
+        self.federation = replace(self.federation, x=x, test_x=test_x)
         self._feed = Feeder(
             self.federation, training.batch, seed, keyed=self.net.random, borders=self._borders, rank=world.rank
         )
@@ -134,6 +134,8 @@ class Simulator:
         if outcome.direction is None:
             self.net.descend(lr)
         else:
+            if self.method.rung > Rung.LOSSES:
+                self.world.lead(outcome.direction)  # machines of another kind may round differently
             self.net.flat.add_(outcome.direction, alpha=-lr)
         self.state = outcome.state
         return Step(clients, losses, outcome.weights)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -59,7 +60,7 @@ def linear_layers(model: nn.Module) -> list[Layer] | None:
     if not plain or not all(type(m) is nn.Linear for m in linears):
         return None
     layers, at = [], 0
-    for k, module in enumerate(linears):
+    for k, module in enumerate(m for m in linears if isinstance(m, nn.Linear)):
         inputs, outputs = module.in_features, module.out_features
         weight = slice(at, at + inputs * outputs)
         bias = None if module.bias is None else slice(weight.stop, weight.stop + outputs)
@@ -115,7 +116,12 @@ class Stack:
         self._y = torch.stack([s.federation.y for s in self.simulators])
         dynamic = [s.federation.dynamic for s in self.simulators]
         self._dynamic = (
-            torch.stack([torch.zeros_like(y, dtype=torch.bool) if d is None else d for d, y in zip(dynamic, self._y)])
+            torch.stack(
+                [
+                    torch.zeros_like(y, dtype=torch.bool) if d is None else d
+                    for d, y in zip(dynamic, self._y, strict=True)
+                ]
+            )
             if any(d is not None for d in dynamic)
             else None
         )
@@ -132,10 +138,11 @@ class Stack:
         self._rounds = 0
         self._entropies: Tensor | None = None
         self._gradients: Tensor | None = None
+        self._delta: Tensor | None = None
         self._grams: list[Tensor | None] = [None] * len(self.groups)
         self._stream: Any = None
         if self.device.type == "cuda":
-            self._stream = torch.cuda.Stream(self.device)
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     # -- a round ------------------------------------------------------------------------------------------------------
@@ -275,7 +282,8 @@ class Stack:
 
     def _forward(self, x: Tensor, hat: list[Tensor]) -> tuple[list[Tensor], Tensor]:
         """Hidden layers (rows × runs × units), and logits (runs × rows × classes) at full precision."""
-        N, R, hidden = len(x), len(self.W), []
+        N, R = len(x), len(self.W)
+        hidden: list[Tensor] = []
         for layer, w in zip(self.layers[:-1], hat[:-1], strict=True):
             if not hidden:
                 every = w.view(-1, layer.wide_inputs)
@@ -313,12 +321,12 @@ class Stack:
         """Gradients (runs × parts × d), a part being the rows between two bounds."""
         R, d, low = len(self.W), self.W.shape[1], self.precision.storage
         out = torch.empty(R, len(bounds) - 1, d, dtype=self.dtype, device=self.device)
-        above = torch.zeros(R, delta.shape[1], self.layers[-1].wide_outputs, dtype=low, device=self.device)
+        above = self._top(delta.shape[1], low)
         above[..., : delta.shape[2]] = delta
         for k in reversed(range(len(self.layers))):
             layer = self.layers[k]
             below = hidden[k - 1].transpose(0, 1) if k else x
-            for part, (a, b) in enumerate(zip(bounds, bounds[1:], strict=False)):
+            for part, (a, b) in enumerate(pairwise(bounds)):
                 if k:
                     of_w = product(above[:, a:b].transpose(1, 2), below[:, a:b], self.dtype)
                 else:
@@ -335,6 +343,13 @@ class Stack:
                 gated_product(above.transpose(0, 1), hat[k], hidden[k - 1], lower, self._fused)
                 above = lower.transpose(0, 1)
         return out
+
+    def _top(self, rows: int, dtype: torch.dtype) -> Tensor:
+        """Room for the gradient of the logits, whose last columns stay zero."""
+        if self._delta is None or self._delta.shape[1] != rows:
+            shape = (len(self.W), rows, self.layers[-1].wide_outputs)
+            self._delta = torch.zeros(shape, dtype=dtype, device=self.device)
+        return self._delta
 
     def _constants(self, dtype: torch.dtype) -> list[Tensor]:
         """Ŵ of every layer, zero but for the weight that hands the constant 1 on."""
@@ -373,7 +388,7 @@ class Stack:
         with self._on_stream(), torch.no_grad():
             hat = self._fill(self._constants(self.dtype))
             predicted, furthest = [], []
-            for part in self._test_x.split(max(1, 2**22 // len(self.W))):
+            for part in torch.split(self._test_x, max(1, 2**22 // len(self.W))):
                 logits = self._forward(part, hat)[1]
                 predicted.append(logits.argmax(2))
                 furthest.append(logits.argmin(2))
@@ -530,7 +545,7 @@ class _Rows:
         return torch.stack(losses, 1), torch.cat(shares, 1)
 
     def _parts(self) -> list[slice]:
-        return [slice(a, b) for a, b in zip(self.bounds, self.bounds[1:], strict=False)]
+        return [slice(a, b) for a, b in pairwise(self.bounds)]
 
 
 def _padded(offsets: NDArray[np.int64], device: torch.device) -> Tensor | None:

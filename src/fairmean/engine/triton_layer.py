@@ -26,7 +26,7 @@ def layer(
         total = tl.dot(left, right, total)
     place = long * out_row + run * out_run + j[None, :]
     inside = (n[:, None] < rows) & (j[None, :] < units)
-    if MASK:
+    if MASK:  # noqa: SIM108
         total = tl.where(tl.load(gate + place, mask=inside, other=0.0) > 0, total, 0.0)
     else:
         total = tl.maximum(total, 0.0)
