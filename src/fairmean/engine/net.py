@@ -160,6 +160,9 @@ class Net:
     @contextmanager
     def passes(self) -> Iterator[None]:
         """Around forward and backward passes: products at the precision that was asked for."""
+        if self.flat.device.type == "cpu":  # where there is no choice, and no time to lose
+            yield
+            return
         with matmul_tf32(self.precision.tf32):
             yield
 
