@@ -110,7 +110,7 @@ class Feeder:
         key = derive(self.seed, "dropout", step) & 0xFFFFFFFF if self.keyed else 0
         everything = self.batches.full and len(clients) == self.federation.clients
         if everything and self._whole is not None:
-            return replace(self._whole, key=key)
+            return replace(self._whole, key=key) if self.keyed else self._whole
         device = self.federation.x.device
         everyone, bounds = clients, np.searchsorted(clients, self._borders)
         mine = slice(*bounds[self._rank : self._rank + 2].tolist())

@@ -101,8 +101,10 @@ class Net:
 
     def accumulate(self, losses: Tensor, weights: Tensor) -> None:
         """Add the gradient of Σ weights·losses to what is there."""
-        leaves = self._leaves or self._parameters
-        grads = torch.autograd.grad(losses, leaves, weights, allow_unused=True)
+        if self._leaves is None:
+            losses.backward(weights)  # type: ignore[no-untyped-call]
+            return
+        grads = torch.autograd.grad(losses, self._leaves, weights, allow_unused=True)
         for parameter, grad in zip(self._parameters, grads, strict=True):
             if parameter.grad is None:
                 parameter.grad = grad
