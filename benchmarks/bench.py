@@ -41,7 +41,7 @@ from cost import centralised, federation  # noqa: E402
 from fairmean import method  # noqa: E402
 from fairmean.engine import Simulator, Training  # noqa: E402
 from fairmean.federation import Federation  # noqa: E402
-from fairmean.models import build  # noqa: E402
+from fairmean.models import Dropout, build  # noqa: E402
 
 RESULTS = HERE.parent / "results"
 TABLE = {
@@ -98,7 +98,11 @@ def ours_checked(fed: Federation, name: str, folder: Path, rule: str = "mean", f
     write_task(path, fed, name, 10.0, 0, rule, f)
     task = protocol.load_task(path)
     options = {"f": f} if rule == "cwtm" else {}
-    simulator = Simulator(fed, task.build(), method(rule, **options), Training(lr=10.0))
+    model = model_of(name)
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = 0.0
+    simulator = Simulator(fed, model, method(rule, **options), Training(lr=10.0))
     simulator.step(0)
     np.savez(after, **protocol.numbered(p.detach() for p in simulator.net.model.parameters()))
     return difference(task, after)
@@ -170,7 +174,7 @@ def compared(
         each = [a / b for a, b in zip(mine, base, strict=False)] if label != "flower" else []
         ratios = each or [a / statistics.median(base) for a in mine]
         low, mid, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        error = errors.get("ours" if label.startswith("ours") else label, float("nan"))
+        error = errors.get("ours" if label in ("ours mean", f"ours {rule}") else label, float("nan"))
         row = {
             "system": label, "version": versions.get(label, ""), "threads": threads, "n": len(ratios),
             "ms": statistics.median(mine) * 1e3, "ratio": mid, "low": low, "high": high, "update_error": error,
@@ -251,10 +255,7 @@ def sweep(budget: float, peers: list[str]) -> Rows:
 
 def report() -> None:
     """The stored rows as a table in Markdown and one plot."""
-    rows, sweeps = (
-        list(csv.DictReader((RESULTS / name).read_text().splitlines()))
-        for name in ("bench-cpu.csv", "bench-cpu-sweep.csv")
-    )
+    rows, sweeps = stored("bench-cpu.csv"), stored("bench-cpu-sweep.csv")
     systems = ["ours mean", "ours fairmean", *protocol.PEERS]
     lines = ["| workload | threads | centralised | " + " | ".join(systems) + " |", "|---" * (len(systems) + 3) + "|"]
     cells = {(r["workload"], r["rule"], r["threads"], r["system"]): r for r in rows}
@@ -310,6 +311,12 @@ def plot(rows: Rows) -> None:
     figure.savefig(RESULTS / "bench-cpu.png", dpi=130)
 
 
+def stored(name: str) -> Rows:
+    """Rows of an earlier call."""
+    file = RESULTS / name
+    return list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
+
+
 def store(name: str, rows: Rows) -> None:
     with open(RESULTS / name, "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
@@ -329,7 +336,11 @@ def main() -> None:
     peers = [p for p in arguments.peers.split(",") if p]
     print(f"torch {torch.__version__}, {os.cpu_count()} cores", flush=True)
     if arguments.part == "table":
-        store("bench-cpu.csv", table(arguments.seconds, arguments.workloads, peers))
+        new = table(arguments.seconds, arguments.workloads, peers)
+        kept = [
+            row for row in stored("bench-cpu.csv") if arguments.workloads and row["workload"] not in arguments.workloads
+        ]
+        store("bench-cpu.csv", sorted([*kept, *new], key=lambda row: row["workload"]))
     elif arguments.part == "sweep":
         store("bench-cpu-sweep.csv", sweep(arguments.seconds, peers))
     elif arguments.part == "one":

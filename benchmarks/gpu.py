@@ -1,12 +1,12 @@
 """Many runs at once on a GPU: time, floor, equality with runs on their own, reduced precision.
 
     python benchmarks/gpu.py ceilings              what the machine can do: matrix products and copies
-    python benchmarks/gpu.py study                 240 runs of 2,000 rounds on Fashion-MNIST (all parts take OUT=folder)
+    python benchmarks/gpu.py study                 240 runs of 2,000 rounds on Fashion-MNIST
     python benchmarks/gpu.py equal                 every method, float32, 50 rounds: together against alone
     python benchmarks/gpu.py precision             final accuracies in bfloat16 and tf32 against float32
     python benchmarks/gpu.py cnn                   the CNN on images of CIFAR-10's shape, 10 draws at once
 
-Each part prints a table and writes it as CSV. Add key=value settings to change a config, e.g. train.rounds=20.
+Each part prints a table and writes it as CSV (--out folder). Add key=value settings to change a config, e.g. train.rounds=20.
 """
 
 from __future__ import annotations
@@ -97,11 +97,12 @@ def study(settings: dict[str, Any], folder: str) -> Rows:
     print(result)
     runs, rounds = len(result.records), known["train.rounds"]
     print(f"{runs} runs of {rounds} rounds in {total:.1f} s: {total / runs / rounds * 1e3:.4f} ms per run and round")
-    return [{**record, "seconds_of_all": round(total, 1)} for record in result.records]
+    kept = [{key: value for key, value in record.items() if key != "folder"} for record in result.records]
+    return [{**record, "seconds_of_all": round(total, 1)} for record in kept]
 
 
 def equal(settings: dict[str, Any]) -> Rows:
-    """‖w_together − w_alone‖ / ‖w_alone‖ after 50 rounds, every method, and the same for two runs alone."""
+    """‖w_together − w_alone‖ / ‖w_alone‖ after 50 rounds, every method (the first time alone includes warming up)."""
     known = SETTINGS | {"train.rounds": 50, "train.lr": 0.1, "train.lr_decay": 1.0} | settings
     configs = [resolve(parse(gather(known, {"method.name": name}))) for name in named_methods()]
     federation: Federation | None = None

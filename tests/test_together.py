@@ -83,7 +83,17 @@ def test_in_several_waves(own, alone, most, monkeypatch):
     known = {"methods": METHODS, "attacks": ATTACKS[:2], "seeds": [1]}
     many = compare(None, **known, together=most, report=lambda *a: seen.append(a[0]), **settings(own, "many"))
     assert len(set(seen)) == (3 if most == 7 else 16)
-    assert all(record["status"] == "finished" for record in many.records)
+    known = {(r["method"], r["attack"], r["seed"]): r for r in alone.records}
+    for record in many.records:
+        other = known[record["method"], record["attack"], record["seed"]]
+        np.testing.assert_allclose([record[m] for m in METRICS], [other[m] for m in METRICS], rtol=1e-9)
+
+
+def test_the_same_run_asked_for_twice(own):
+    methods = ["fairmean", "fairmean:kappa=1.0"]
+    many = compare(None, methods=methods, attacks=["none"], together=10, **settings(own, "many"))
+    assert many.records[0]["folder"] == many.records[1]["folder"]
+    assert many.records[0]["average"] == many.records[1]["average"]
 
 
 def test_nothing_is_computed_twice(own):
@@ -112,6 +122,32 @@ def test_interrupted_and_resumed(own):
     same(whole, many)
     for a, b in zip(whole.records, many.records, strict=True):
         assert torch.equal(*(RunFolder(Path(r["folder"])).load("cpu")["w"] for r in (a, b)))
+
+
+def test_interrupted_in_the_last_round(own):
+    def stop(done, total, label, progress):
+        if progress.round == 8:
+            raise KeyboardInterrupt
+
+    known = {"methods": ["mean", "krum:f=1"], "attacks": ["none"], "together": 100}
+    with pytest.raises(KeyboardInterrupt):
+        compare(None, **known, report=stop, **settings(own, "many"))
+    whole = compare(None, **known, **settings(own, "whole"))
+    many = compare(None, **known, **settings(own, "many"))
+    same(whole, many)
+
+
+def test_stopped_before_the_summary(own):
+    """The last checkpoint is there, the summary is not: no further step is taken."""
+    known = {"methods": ["mean", "krum:f=1"], "attacks": ["none"], "together": 100}
+    whole = compare(None, **known, **settings(own, "many"))
+    before = [(RunFolder(Path(r["folder"])).load("cpu")["w"], rows(r["folder"])) for r in whole.records]
+    for record in whole.records:
+        (Path(record["folder"]) / "summary.json").unlink()
+    again = compare(None, **known, **settings(own, "many"))
+    for record, (w, table) in zip(again.records, before, strict=True):
+        assert torch.equal(RunFolder(Path(record["folder"])).load("cpu")["w"], w)
+        assert rows(record["folder"]) == table
 
 
 def test_resumed_from_different_rounds(own):

@@ -50,6 +50,7 @@ class Progress:
     rounds: int
     rounds_per_second: float
     metrics: dict[str, float]
+    runs: int = 1  # that advance together
 
 
 @dataclass(frozen=True)
@@ -206,9 +207,10 @@ def run_config(config: Config, report: Report | None = None, world: World = ALON
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             if world.rank == 0:
                 with folder:
-                    ended = folder.summary() or Recorder(config, folder, simulator, report).run()
+                    ended = world.first(folder.summary())  # another process may have ended it meanwhile
+                    ended = ended or Recorder(config, folder, simulator, report).run()
                 result(config, ended)  # raises Diverged, and then the other ranks wait in vain
-            else:
+            elif world.first(None) is None:
                 Follower(config, folder, simulator, report).run()
         ended = world.first(ended)
     assert ended is not None

@@ -39,10 +39,12 @@ class Live:
         self._show(f"round {progress.round}/{progress.rounds}", progress, left)
 
     def study(self, index: int, total: int, label: str, progress: Progress) -> None:
-        """One run of many; the time left assumes that the others cost the same."""
-        rounds = progress.rounds - progress.round + progress.rounds * (total - index - 1)
+        """One run of many, or several together; the time left assumes that the others cost the same."""
+        runs = progress.runs
+        rounds = progress.rounds - progress.round + progress.rounds * (total - index - runs) / runs
         left = rounds / max(progress.rounds_per_second, 1e-9)
-        self._show(f"[{index + 1}/{total}] {label} · round {progress.round}/{progress.rounds}", progress, left)
+        which = f"{index + 1}" if runs == 1 else f"{index + 1}–{index + runs}"
+        self._show(f"[{which}/{total}] {label} · round {progress.round}/{progress.rounds}", progress, left)
 
     def _show(self, what: str, progress: Progress, left: float) -> None:
         if self._stop:

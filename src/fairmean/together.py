@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,15 +41,19 @@ def run_together(configs: Sequence[Config], most: int, tell: Tell | None = None)
     Runs advance in lockstep, so those at a time have the same number of rounds and of rounds between evaluations.
     """
     resolved = [resolve(config) for config in configs]
-    ended = {i: summary for i, c in enumerate(resolved) if (summary := RunFolder(folder_of(c)).summary()) is not None}
-    order = sorted((i for i in range(len(configs)) if i not in ended), key=lambda i: _draw(resolved[i]))
+    places: dict[Path, int] = {}
+    first = [
+        places.setdefault(folder_of(config), i) for i, config in enumerate(resolved)
+    ]  # a run may be asked for twice
+    ended = {i: s for i in places.values() if (s := RunFolder(folder_of(resolved[i])).summary()) is not None}
+    order = sorted((i for i in places.values() if i not in ended), key=lambda i: _draw(resolved[i]))
     flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
     with flags:
         for wave in _waves([(i, resolved[i]) for i in order], most):
             before = len(ended)
             report = (lambda progress, before=before: tell(before, progress)) if tell else None
             ended |= _run_wave(wave, report)
-    return [ended[i] for i in range(len(configs))]
+    return [ended[i] for i in first]
 
 
 Wave = list[tuple[int, Config, Simulator]]
@@ -56,8 +61,9 @@ Wave = list[tuple[int, Config, Simulator]]
 
 def _draw(config: Config) -> tuple[Any, ...]:
     """Runs that sort together share rounds, then data, then clients and seed."""
-    data, part = config.data, config.partition
-    return (config.train.rounds, config.run.eval_every, data.name, str(data.path), str(part), config.seed)
+    data, train = config.data, config.train
+    lockstep = (train.rounds, config.run.eval_every)
+    return (*lockstep, data.name, str(data.path), train.dtype, config.model.name, str(config.partition), config.seed)
 
 
 def _waves(runs: list[tuple[int, Config]], most: int) -> Iterator[Wave]:
@@ -65,6 +71,8 @@ def _waves(runs: list[tuple[int, Config]], most: int) -> Iterator[Wave]:
     load = lru_cache(maxsize=1)(data.load)
     wave: Wave = []
     used, like = 0, None
+    most = min(most, _open_files())
+    inputs: set[int] = set()
     for i, config in runs:
         name, path = config.data.name, config.data.path
         if like is not None and (like[0], like[1]) != (name, path):
@@ -72,15 +80,28 @@ def _waves(runs: list[tuple[int, Config]], most: int) -> Iterator[Wave]:
         clients = build_federation(config, load(name, path), like[2] if like else None)
         simulator = build_simulator(config, clients)
         like = (name, path, simulator.federation)
-        need = bytes_needed(simulator)
+        x = simulator.federation.x
+        need = bytes_needed(simulator) + (0 if x.data_ptr() in inputs else 3 * x.nbytes)  # x, its copy, test data
         lockstep = not wave or _draw(wave[0][1])[:2] == _draw(config)[:2]
         if wave and (len(wave) >= most or not lockstep or used + need > _MEMORY_SHARE * memory_of(simulator)):
             yield wave
-            wave, used = [], 0
+            wave.clear()
+            inputs.clear()
+            used = 0
         wave.append((i, config, simulator))
+        inputs.add(x.data_ptr())
         used += need
     if wave:
         yield wave
+
+
+def _open_files() -> int:
+    """So many runs can have their folders locked at a time."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover - not on Windows
+        return 400
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100)
 
 
 def _run_wave(wave: Wave, tell: Callable[[Progress], None] | None) -> dict[int, dict[str, Any]]:
@@ -134,12 +155,12 @@ def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], N
         speed = (done.t + 1 - start) / max(time.monotonic() - began, 1e-9)
         try:
             if tell:
-                tell(Progress(done.t + 1, first.rounds, speed, first.metrics))
+                tell(Progress(done.t + 1, first.rounds, speed, first.metrics, len(recorders)))
         except KeyboardInterrupt:  # the next round ends with everything in its place
             interrupted = True
-    if interrupted:
-        raise KeyboardInterrupt
     taken, accuracies = time.monotonic() - began, fleet.evaluate()
     for recorder, accuracy in zip(recorders, accuracies, strict=True):
         if not recorder.ended and not recorder.flush():
             recorder.ended = recorder.finish(taken, start, len(recorders), accuracy)
+    if interrupted:  # in the last round: nothing was left to interrupt
+        raise KeyboardInterrupt

@@ -123,10 +123,11 @@ def test_reduced_precision_alone(federations, name, dtype, model, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 @pytest.mark.parametrize("name", ["fairmean", "term", "krum", "bant"])
 @pytest.mark.parametrize("mode", ["full", "minibatch"])
-def test_graph_equals_plain(federations, name, mode, monkeypatch):
+@pytest.mark.parametrize("chunk", [None, 50])
+def test_graph_equals_plain(federations, name, mode, chunk, monkeypatch):
     monkeypatch.setitem(simulate.__globals__["build_model"].__globals__["MODELS"], "small", small_cnn)
     for fed in federations:
-        graphed, _ = simulate(fed, METHODS[name], 0, model="small", device="cuda", **MODES[mode])
+        graphed, _ = simulate(fed, METHODS[name], 0, model="small", device="cuda", chunk=chunk, **MODES[mode])
         fleet = Fleet([graphed])
         assert isinstance(fleet.parts[0][0], Graphed)
         done = advance(fleet, 6)
@@ -153,7 +154,12 @@ def test_gated_product(device, dtype):
             assert (out.double() - want).norm() <= 1e-2 * want.norm()
 
 
+class Own(nn.Sequential):
+    """Its forward is its own."""
+
+
 def test_which_models_are_stacked():
+    twice = nn.Linear(3, 3)
     flat = nn.Sequential(nn.Flatten(), nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2, bias=False))
     layers = linear_layers(flat)
     assert [(x.inputs, x.outputs, x.bias is None) for x in layers] == [(6, 3, False), (3, 2, True)]
@@ -164,8 +170,45 @@ def test_which_models_are_stacked():
         nn.Sequential(nn.Linear(6, 3), nn.Linear(3, 2)),
         nn.Sequential(nn.Linear(6, 3), nn.ReLU()),
         nn.Sequential(),
+        Own(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2)),
+        nn.Sequential(twice, nn.ReLU(), twice),
+        nn.Sequential(nn.Linear(6, 3).requires_grad_(False), nn.ReLU(), nn.Linear(3, 2)),
     ):
         assert linear_layers(other) is None
+
+
+def test_a_run_at_its_end_is_left_alone(federations):
+    done, _ = simulate(federations[0], method("mean"), 4)
+    before = done.w.clone()
+    assert list(Fleet([done]).rounds(4, 4, lambda t: True, lambda t: False)) == []
+    assert torch.equal(done.w, before)
+
+
+def test_borders_tell_draws_apart(federations):
+    """The same samples in the same order, divided otherwise."""
+    other = replace(federations[2], offsets=federations[2].offsets.copy())
+    other.offsets[1] += 1
+    group = [simulate(fed, method("fairmean"), 0)[0] for fed in (federations[2], other)]
+    fleet = Fleet(group)
+    assert len(fleet.parts) == 2
+    advance(fleet, 2)
+    alone, _ = simulate(other, method("fairmean"), 2)
+    assert (group[1].w - alone.w).norm() <= 1e-12 * alone.w.norm()
+
+
+@pytest.mark.parametrize("name", ["fairmean", "krum"])
+def test_frozen_layers_stay(federations, name, monkeypatch):
+    def frozen(shape, classes):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), nn.ReLU(), nn.Linear(8, classes))
+        model[1].requires_grad_(False)
+        return model
+
+    monkeypatch.setitem(simulate.__globals__["build_model"].__globals__["MODELS"], "frozen", frozen)
+    group = [simulate(fed, METHODS[name], 0, model="frozen")[0] for fed in federations]
+    advance(Fleet(group), 3)
+    for simulator, fed in zip(group, federations, strict=True):
+        alone, _ = simulate(fed, METHODS[name], 3, model="frozen")
+        assert torch.equal(simulator.w, alone.w)
 
 
 def test_a_run_that_blows_up_harms_no_other(federations):

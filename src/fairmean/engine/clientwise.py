@@ -59,13 +59,13 @@ def _one_by_one(net: Net, batch: Batch, span: Span, tilt: float, out: Tensor) ->
     for part in span.parts:
         losses, logits = sample_losses(net, batch, part)
         if tilt == 0:
-            losses.backward(torch.full_like(losses, 1 / span.count))  # type: ignore[no-untyped-call]
+            net.accumulate(losses, torch.full_like(losses, 1 / span.count))
             losses = losses.detach()
         values.append(losses)
         uncertainties.append(entropy(logits))
     f, share = client_losses(torch.cat(values), span, tilt)
     if share is not None:
-        torch.cat(values).backward(share.to(out.dtype))  # type: ignore[no-untyped-call]
+        net.accumulate(torch.cat(values), share.to(out.dtype))
     net.forget()
     return f, client_means(torch.cat(uncertainties), span)
 

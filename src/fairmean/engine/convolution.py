@@ -25,11 +25,11 @@ def accelerate(model: nn.Module, precision: Precision) -> None:
         import triton  # noqa: F401
     except ImportError:
         return
-    for chain in [m for m in model.modules() if isinstance(m, nn.Sequential)]:
+    for chain in [m for m in model.modules() if type(m) is nn.Sequential]:
         for i, (child, after) in enumerate(pairwise(list(chain))):
-            if isinstance(child, nn.MaxPool2d) and type(after) is nn.ReLU and _halves(child):
+            if type(child) is nn.MaxPool2d and type(after) is nn.ReLU and _halves(child):
                 chain[i], chain[i + 1] = PooledReLU(), nn.Identity()
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    first = next((m for m in model.modules() if type(m) is nn.Conv2d), None)
     if first is not None and precision.mixed and _narrow(first):
         for parent in model.modules():
             for name, child in parent.named_children():

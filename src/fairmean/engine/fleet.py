@@ -83,6 +83,8 @@ class Fleet:
         When a round is handed out, later ones may be under way, unless ``rest`` of it was true: then every simulator is
         exactly after it.
         """
+        if start >= stop:
+            return
         ahead = [self._begin(part, start, due) for part, _ in self.parts]
         for t in range(start, stop):
             pause = rest(t) or t + 1 == stop
@@ -124,7 +126,9 @@ def stack_key(simulator: Simulator) -> Any:
     shapes = tuple(tuple(p.shape) for p in simulator.net.model.parameters())
     kind = "losses" if simulator.method.rung <= Rung.LOSSES else "gradients"
     same = (training.batch, training.participation, training.rounds, simulator.seed, simulator.precision)
-    return (kind, simulator.federation.x.data_ptr(), simulator.federation.test_x.data_ptr(), shapes, *same)
+    fed = simulator.federation
+    borders = (fed.offsets.tobytes(), fed.test_offsets.tobytes())
+    return (kind, fed.x.data_ptr(), fed.test_x.data_ptr(), *borders, shapes, *same)
 
 
 def bytes_needed(simulator: Simulator) -> int:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from fairmean.aggregators import Rung
+from fairmean.aggregators.base import Aggregator
 from fairmean.engine.batch import Batch
 from fairmean.engine.clientwise import client_gradients
 from fairmean.engine.evaluation import Percent
 from fairmean.engine.fused import fused_round
 from fairmean.engine.simulator import Simulator, Step
+from fairmean.engine.stacked import vectorises
 from fairmean.rounds import Outcome
 
 
@@ -39,8 +41,13 @@ class Graphed:
         """Whether every round of this run has the same shapes, and its passes nothing that a graph cannot hold."""
         training, pooled = simulator.training, simulator.method.rung <= Rung.LOSSES
         same = training.participation == 1 and training.local_steps == 1 and simulator.engine == "fast"
-        plain = not simulator.state if pooled else simulator._capture is not None
-        return simulator.w.is_cuda and same and plain
+        if not (simulator.w.is_cuda and same):
+            return False
+        if not pooled:
+            return simulator._capture is not None
+        method, n = simulator.method, simulator.federation.clients
+        stateless = type(method.aggregator).__call__ is Aggregator.__call__
+        return stateless and vectorises(method, n, len(simulator.w), simulator._access)
 
     def launch(self, t: int) -> None:
         """Queue round t."""
@@ -56,12 +63,23 @@ class Graphed:
             else:
                 self._put(batch)
                 if self._graph is None:
-                    self._stream.synchronize()
-                    self._graph = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
-                        self._result = self._passes()
-                self._graph.replay()
+                    self._graph = self._captured()
+                if self._graph:
+                    self._graph.replay()
+                else:
+                    self._result = self._passes()
             self._step(lr)
+
+    def _captured(self) -> Any:
+        """The passes as a graph; False where the model looks at numbers on the host, which a graph cannot hold."""
+        self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._result = self._passes()
+        except RuntimeError:
+            return False
+        return graph
 
     def finish(self) -> list[Step]:
         """The round's record."""

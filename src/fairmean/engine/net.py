@@ -104,8 +104,9 @@ class Net:
         if self._leaves is None:
             losses.backward(weights)  # type: ignore[no-untyped-call]
             return
-        grads = torch.autograd.grad(losses, self._leaves, weights, allow_unused=True)
-        for parameter, grad in zip(self._parameters, grads, strict=True):
+        live = [(p, leaf) for p, leaf in zip(self._parameters, self._leaves, strict=True) if leaf.requires_grad]
+        grads = torch.autograd.grad(losses, [leaf for _, leaf in live], weights, allow_unused=True)
+        for (parameter, _), grad in zip(live, grads, strict=True):
             if parameter.grad is None:
                 parameter.grad = grad
             elif grad is not None:
@@ -153,7 +154,8 @@ class Net:
     @contextmanager
     def fresh(self) -> Iterator[None]:
         """Passes inside differentiate tensors made here and now, on the current stream, as CUDA graphs demand."""
-        self._leaves = [view.detach().requires_grad_() for view in self.views(self.flat)]
+        views = zip(self._parameters, self.views(self.flat), strict=True)
+        self._leaves = [view.detach().requires_grad_(p.requires_grad) for p, view in views]
         try:
             yield
         finally:

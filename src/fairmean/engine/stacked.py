@@ -52,7 +52,7 @@ class Layer:
 
 def linear_layers(model: nn.Module) -> list[Layer] | None:
     """The layers of a network Flatten? Linear (ReLU Linear)*; None for any other model."""
-    modules = list(model) if isinstance(model, nn.Sequential) else []
+    modules = list(model) if type(model) is nn.Sequential else []
     if modules and isinstance(modules[0], nn.Flatten):
         modules = modules[1:]
     linears, between = modules[::2], modules[1::2]
@@ -67,7 +67,9 @@ def linear_layers(model: nn.Module) -> list[Layer] | None:
         at = weight.stop if bias is None else bias.stop
         constant = k < len(linears) - 1
         layers.append(Layer(inputs, outputs, _up(inputs + 1), _up(outputs + constant), weight, bias))
-    return layers
+    parameters = list(model.parameters())
+    whole = at == sum(p.numel() for p in parameters) and all(p.requires_grad for p in parameters)
+    return layers if whole else None
 
 
 def _up(size: int) -> int:
@@ -132,6 +134,7 @@ class Stack:
         self._lr = torch.zeros(len(self.simulators), dtype=torch.float64, device=self.device)
         self._feed = first._feed
         self._everyone = self.training.participation == 1.0
+        self._graphable = self._everyone and (not self.pooled or all(group.together for group in self.groups))
         self._record: tuple[Tensor, Tensor] | None = None
         self._graph: Any = None
         self._static: _Rows | None = None
@@ -155,7 +158,7 @@ class Stack:
             lr = [s.training.step_size(t) for s in self.simulators]
             self._lr.copy_(torch.tensor(lr, dtype=torch.float64), non_blocking=True)
             rows = self._rows(self._feed(t, self._clients))
-            graphable = self._stream is not None and self._everyone
+            graphable = self._stream is not None and self._graphable
             if not graphable or self._rounds == 0:
                 self._record = self._round(rows)
             else:
@@ -185,7 +188,7 @@ class Stack:
         """Everything but rules that must look at numbers on the host; (losses, weights), runs × clients."""
         with matmul_tf32(self.precision.tf32):
             hat = self._fill(self._hat)
-            hidden, logits = self._forward(rows.x, hat)
+            hidden, logits = self._forward(rows.x, hat, self._fused)
             losses, entropies, share, delta = self._losses(logits, rows)
         if self.pooled:
             weights = self._coefficients(losses, entropies, rows)
@@ -280,7 +283,7 @@ class Stack:
 
     # -- the network --------------------------------------------------------------------------------------------------
 
-    def _forward(self, x: Tensor, hat: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    def _forward(self, x: Tensor, hat: list[Tensor], fused: bool) -> tuple[list[Tensor], Tensor]:
         """Hidden layers (rows × runs × units), and logits (runs × rows × classes) at full precision."""
         N, R = len(x), len(self.W)
         hidden: list[Tensor] = []
@@ -291,7 +294,7 @@ class Stack:
                 h = torch._addmm_activation(zero, x, every.T).view(N, R, layer.wide_outputs)  # relu(0 + x Ŵᵀ)
             else:
                 h = torch.empty(N, R, layer.wide_outputs, dtype=w.dtype, device=w.device)
-                gated_product(hidden[-1], w.transpose(1, 2), None, h, self._fused)
+                gated_product(hidden[-1], w.transpose(1, 2), None, h, fused)
             hidden.append(h)
         w, classes = hat[-1], self.layers[-1].outputs
         if hidden:
@@ -389,7 +392,7 @@ class Stack:
             hat = self._fill(self._constants(self.dtype))
             predicted, furthest = [], []
             for part in torch.split(self._test_x, max(1, 2**22 // len(self.W))):
-                logits = self._forward(part, hat)[1]
+                logits = self._forward(part, hat, False)[1]
                 predicted.append(logits.argmax(2))
                 furthest.append(logits.argmin(2))
             first, last = torch.cat(predicted, 1), torch.cat(furthest, 1)
@@ -599,6 +602,6 @@ def _tried(method: Method, n: int, d: int, access: Access) -> bool:
     state = {key: torch.stack([value, value]) for key, value in method.aggregator.init(n).items()}
     try:
         _apply(method, rows, access)(g, f, f, torch.tensor([0.1, 0.2], dtype=torch.float64), state)
-    except (RuntimeError, AttributeError, TypeError, ValueError):
+    except Exception:  # whatever a user's rule may say to tensors without values
         return False
     return True
