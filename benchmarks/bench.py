@@ -51,6 +51,7 @@ TABLE = {
     "W4": ("1,000 clients × 60, MLP", 1_000, 60_000, "mlp"),
 }
 OURS = ("mean", "fairmean")
+NAMES = {"byzfl": "ByzFL", "fedlab": "FedLab", "flower": "Flower", "ours fairmean": "ours (FairMean)"}
 ENOUGH = 1e-3  # relative error of an update, at most
 SWEEPS = {
     "clients": [10, 100, 1_000, 10_000, 60_000, 100_000],
@@ -72,7 +73,10 @@ def seconds(run: Callable[[], object], count: int) -> float:
 def model_of(name: str) -> torch.nn.Module:
     """Ours for the names it knows; the peers' plain one for other widths."""
     shape = (3, 32, 32) if name == "cnn" else (28, 28)
-    return build(name, shape, 10, 0) if name in ("mlp", "cnn") else protocol.network(name)
+    if name in ("mlp", "cnn"):
+        return build(name, shape, 10, 0)
+    torch.manual_seed(0)
+    return protocol.network(name)
 
 
 def write_task(path: Path, fed: Federation, name: str, lr: float, dropout: int, rule: str = "mean", f: int = 0) -> None:
@@ -233,10 +237,12 @@ def one(kind: str, value: int, budget: float, peers: list[str]) -> None:
     print(json.dumps([{"sweep": kind, "value": value, "samples": samples, **row, "peak_gib": peak} for row in rows]))
 
 
-def sweep(budget: float, peers: list[str]) -> Rows:
+def sweep(budget: float, only: list[str], peers: list[str]) -> Rows:
     rows: Rows = []
     for kind, values in SWEEPS.items():
         for value in values:
+            if only and f"{kind}={value}" not in only:
+                continue
             heavy = kind == "clients" and value > 1_000
             fit = [p for p in peers if p != "flower" and (not heavy or (p == "pfl" and value <= 10_000))]
             print(f"{kind} = {value}", flush=True)
@@ -302,9 +308,14 @@ def plot(rows: Rows) -> None:
             spread = [[b - float(r["low"]) for b, (_, r) in zip(y, mine, strict=True)],
                       [float(r["high"]) - b for b, (_, r) in zip(y, mine, strict=True)]]  # fmt: skip
             bold = {"linewidth": 3, "color": "black"} if system.startswith("ours") else {"linewidth": 1.2}
-            axis.errorbar(x, y, yerr=np.maximum(spread, 0), marker="o", markersize=4, label=system, **bold)
+            axis.errorbar(
+                x, y, yerr=np.maximum(spread, 0), marker="o", markersize=4, label=NAMES.get(system, system), **bold
+            )
         axis.axhline(1, color="grey", linewidth=0.8, linestyle=":")
         axis.set(xscale="log", yscale="log", xlabel=titles[kind])
+        axis.set_xticks(SWEEPS[kind], [f"{v:,}" if v != 60_000 else "" for v in SWEEPS[kind]], fontsize=8)
+        axis.set_yticks([1, 2, 5, 10, 15], ["1", "2", "5", "10", "15"])
+        axis.minorticks_off()
     axes[0].set_ylabel("time of a round / one centralised pass")
     axes[0].legend(frameon=False)
     figure.tight_layout()
@@ -327,7 +338,7 @@ def store(name: str, rows: Rows) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("table", "sweep", "report", "one"))
-    parser.add_argument("workloads", nargs="*", help="of the table: W1 … W4")
+    parser.add_argument("workloads", nargs="*", help="of the table: W1 … W4; of the sweep: clients=10 …")
     parser.add_argument("--seconds", type=float, default=15, help="time for each workload, at least five repetitions")
     there = [p for p in protocol.PEERS if (HERE / "peers" / ".venvs" / p / "stamp").exists()]
     parser.add_argument("--peers", default=",".join(there), help="of those with an environment: %(default)s")
@@ -342,7 +353,10 @@ def main() -> None:
         ]
         store("bench-cpu.csv", sorted([*kept, *new], key=lambda row: row["workload"]))
     elif arguments.part == "sweep":
-        store("bench-cpu-sweep.csv", sweep(arguments.seconds, peers))
+        new = sweep(arguments.seconds, arguments.workloads, peers)
+        kept = [r for r in stored("bench-cpu-sweep.csv") if f"{r['sweep']}={r['value']}" in arguments.workloads]
+        old = [r for r in stored("bench-cpu-sweep.csv") if arguments.workloads and r not in kept]
+        store("bench-cpu-sweep.csv", sorted([*old, *new], key=lambda r: (r["sweep"], int(r["value"]))))
     elif arguments.part == "one":
         one(arguments.point[0], int(arguments.point[1]), arguments.seconds, peers)
     if arguments.part == "report":
