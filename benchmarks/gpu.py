@@ -6,7 +6,7 @@
     python benchmarks/gpu.py precision             final accuracies in bfloat16 and tf32 against float32
     python benchmarks/gpu.py cnn                   the CNN on images of CIFAR-10's shape, 10 draws at once
 
-Each part prints a table and writes it as CSV (--out folder). Add key=value settings to change a config, e.g. train.rounds=20.
+Each part prints a table and writes it as CSV (--out folder). Settings key=value change the config: train.rounds=20.
 """
 
 from __future__ import annotations

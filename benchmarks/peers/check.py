@@ -49,8 +49,9 @@ def expected(task: Task) -> list[Tensor]:
     if task.f == 0:  # a running sum, as there may be very many clients
         sums = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
         for x, y in task.clients:
-            for total, own in zip(sums, torch.autograd.grad(F.cross_entropy(model(x), y), parameters), strict=True):
-                total += own
+            of_client = torch.autograd.grad(F.cross_entropy(model(x), y), parameters)
+            for total, gradient in zip(sums, of_client, strict=True):
+                total += gradient
         n = len(task.clients)
         return [p.detach().double() - task.lr / n * total for p, total in zip(parameters, sums, strict=True)]
     gradients = [torch.autograd.grad(F.cross_entropy(model(x), y), parameters) for x, y in task.clients]

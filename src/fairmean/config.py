@@ -139,6 +139,8 @@ class TrainConfig:
     """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one.
 
     ``dtype``: float64, float32, or float32 whose large products read tf32 or bfloat16 numbers and sum in float32.
+    ``memory``: GiB that per-client gradients may take; where they do not fit, parts of them are computed at a time (0:
+    most of the machine's).
     """
 
     rounds: int = 100
@@ -152,6 +154,7 @@ class TrainConfig:
     device: str = "auto"
     dtype: str = "float32"
     engine: str = "fast"
+    memory: float = 0.0
 
     def __post_init__(self) -> None:
         at_least("train.rounds", self.rounds, 1)
@@ -163,6 +166,7 @@ class TrainConfig:
         within("train.participation", self.participation, 0, 1, "the fraction of clients per round")
         at_least("train.batch", self.batch, 0, "0 is the full local gradient")
         at_least("train.local_steps", self.local_steps, 1)
+        at_least("train.memory", self.memory, 0, "GiB for per-client gradients; 0: most of the machine's")
         choices = {
             "schedule": ("exponential", "cosine"),
             "dtype": tuple(PRECISIONS),

@@ -177,6 +177,7 @@ def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
         device=train.device,
         precision=PRECISIONS[train.dtype],
         engine=cast(Literal["fast", "reference"], train.engine),
+        room=train.memory or None,
         world=world,
     )
 

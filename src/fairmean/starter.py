@@ -41,6 +41,7 @@ batch = 0                       # samples per client and step; 0: all of them
 local_steps = 1                 # with local_lr, if it is not lr
 participation = 1.0             # fraction of clients per round
 device = "auto"                 # cpu, cuda
+memory = 0                      # GiB for per-client gradients, where a rule looks at them; 0: most of the machine's
 dtype = "float32"               # float64; tf32, bfloat16: float32 whose large products are faster and less exact
 
 [run]

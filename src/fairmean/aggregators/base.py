@@ -74,13 +74,15 @@ class Round:
 class Aggregator:
     """A rule: hyper-parameters as fields, its rung, and one function of a round.
 
-    Linear rules (all but those on coordinates) give weights λ, and the direction is Σ λ_i v_i. A rule never changes its
-    inputs and never learns which client is poisoned.
+    Linear rules (all but those on coordinates) give weights λ, and the direction is Σ λ_i v_i. ``separable``: each
+    coordinate of the direction comes from that coordinate of the messages alone. A rule never changes its inputs and
+    never learns which client is poisoned.
     """
 
     rung: ClassVar[Rung]
     assumes: ClassVar[str] = ""
     linear: ClassVar[bool] = True
+    separable: ClassVar[bool] = False
 
     @property
     def requires(self) -> tuple[str, ...]:

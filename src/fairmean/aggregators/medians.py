@@ -74,6 +74,7 @@ class TrimmedMean(CoordinateRule):
 
     f: int = 2
     assumes: ClassVar[str] = "knows f"
+    separable: ClassVar[bool] = True
 
     def check(self, n: int) -> None:
         knows_f(self.f, n, (n - 1) // 2)
@@ -91,6 +92,8 @@ class TrimmedMean(CoordinateRule):
 @dataclass(frozen=True)
 class Median(CoordinateRule):
     """Per coordinate, the median; the mean of the two middle values when n is even."""
+
+    separable: ClassVar[bool] = True
 
     def direction(self, round: Round) -> Tensor:
         n = len(round.messages)

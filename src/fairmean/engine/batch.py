@@ -76,6 +76,24 @@ class Batch:
         equal = int(sizes[0]) if len(sizes) and (sizes == sizes[0]).all() else 0
         return Span(slice(first, last), rows.start, rows.stop - rows.start, parts, self.lengths[first:last], equal)
 
+    def only(self, first: int, last: int) -> Batch:
+        """The part of clients ``first`` … ``last − 1``, in a single process."""
+        rows = self.part(first, last)
+        dynamic = None if self.dynamic is None else self.dynamic[rows]
+        return replace(
+            self,
+            clients=self.clients[first:last],
+            offsets=self.offsets[first : last + 1] - self.offsets[first],
+            lengths=self.lengths[first:last],
+            sizes=self.sizes[first:last],
+            ids=self.ids[first:last],
+            x=self.x[rows],
+            y=self.y[rows],
+            rows=self.rows[rows],
+            dynamic=dynamic,
+            _spans={},
+        )
+
     def part(self, first: int, last: int) -> slice:
         """The rows of clients ``first`` … ``last − 1`` of this batch."""
         return slice(int(self.offsets[first]), int(self.offsets[last]))

@@ -121,7 +121,8 @@ class Fleet:
 def stack_key(simulator: Simulator) -> Any:
     """What simulators must share to be stacked; None: this one cannot be."""
     training = simulator.training
-    if training.local_steps > 1 or simulator.engine != "fast" or linear_layers(simulator.net.model) is None:
+    plain = training.local_steps == 1 and simulator.engine == "fast" and not simulator.bounded
+    if not plain or linear_layers(simulator.net.model) is None:
         return None
     shapes = tuple(tuple(p.shape) for p in simulator.net.model.parameters())
     kind = "losses" if simulator.method.rung <= Rung.LOSSES else "gradients"
@@ -141,6 +142,7 @@ def bytes_needed(simulator: Simulator) -> int:
     else:
         passes = 3 * min(rows, simulator._chunk) * simulator.row_bytes
     matrix = 2 * federation.clients * len(w) * w.element_size() if simulator.method.rung > Rung.LOSSES else 0
+    matrix = min(matrix, simulator.bounded) if simulator.bounded else matrix
     return passes + matrix + 8 * training.local_steps * len(w) * w.element_size()
 
 

@@ -41,7 +41,7 @@ class Graphed:
         """Whether every round of this run has the same shapes, and its passes nothing that a graph cannot hold."""
         training, pooled = simulator.training, simulator.method.rung <= Rung.LOSSES
         same = training.participation == 1 and training.local_steps == 1 and simulator.engine == "fast"
-        if not (simulator.w.is_cuda and same):
+        if not (simulator.w.is_cuda and same) or simulator.bounded:
             return False
         if not pooled:
             return simulator._capture is not None

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fairmean.aggregators import Rung, State
 from fairmean.distributed import ALONE, World, borders
 from fairmean.engine.batch import Batch, Feeder
+from fairmean.engine.bounded import bounded_round, fits
 from fairmean.engine.capture import Capture
 from fairmean.engine.clientwise import broadcast_statistics, client_gradients, local_round
 from fairmean.engine.evaluation import Evaluator
@@ -85,6 +86,7 @@ class Simulator:
         engine: Literal["fast", "reference"] = "fast",
         chunk: int | None = None,
         memory: float = 2.0,
+        room: float | None = None,
         world: World = ALONE,
     ) -> None:
         if world.size > 1 and engine == "reference":
@@ -108,7 +110,7 @@ class Simulator:
         self._reach = Reach(self.net, self.federation, self._chunk, method.scale.tilt, world)
         self._access = self._reach.access()
         method.check(len(self.participants(0)), self._access)
-        self._check_room()
+        self.bounded = self._bound(room)
         self._evaluate = Evaluator(_tests(self.federation, self._borders, world), self.net, self._chunk)
 
     @property
@@ -149,6 +151,10 @@ class Simulator:
         if method.rung <= Rung.LOSSES:
             with self.net.passes():
                 return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep, self.world)
+        if self.bounded:
+            with self.net.passes():
+                parts = (self._chunk, self._keep, self._capture, self.bounded)
+                return bounded_round(self.net, steps[0], method, lr, self.state, *parts)
         batch, rows = steps[0], self._gradients
         with self.net.passes():
             mine = client_gradients(self.net, batch, self._chunk, method.scale.tilt, self._capture, rows[batch.mine])
@@ -157,17 +163,22 @@ class Simulator:
         known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": self.state, "access": self._access}
         return losses, method.combine(rows, losses, batch.sizes, entropies, owned=True, **known)
 
-    def _check_room(self) -> None:
-        """The n×d gradients must fit in memory, where the method looks at them."""
+    def _bound(self, room: float | None) -> int:
+        """0, or the bytes that per-client gradients may take where all n×d of them do not fit."""
         if self.method.rung <= Rung.LOSSES:
-            return
+            return 0
         n, d = len(self.participants(0)), len(self.w)
-        need, have = n * d * self.w.element_size(), memory(self.w.device)
-        if need > 0.7 * have:
+        need, have = n * d * self.w.element_size(), int(0.7 * memory(self.w.device))
+        have = min(have, int(room * 2**30)) if room else have
+        if need <= have:
+            return 0
+        simple = self.world.size == 1 and self.engine == "fast" and self.training.local_steps == 1
+        if not (simple and fits(self.method)):
             raise UserError(
-                f"{self.method.name} looks at every client's gradient: {n:,} × {d:,} numbers are "
-                f"{need / 2**30:.0f} GiB of {have / 2**30:.0f}; use fewer clients per round (train.participation)"
+                f"{self.method.name} looks at every client's gradient: {n:,} × {d:,} numbers, {need / 2**30:.2g} GiB, "
+                f"and there is room for {have / 2**30:.2g}; use fewer clients per round (train.participation)"
             )
+        return have
 
     @cached_property
     def _gradients(self) -> Tensor:
