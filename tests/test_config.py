@@ -145,6 +145,7 @@ FULL = {
         "device": "cpu",
         "dtype": "float64",
         "engine": "reference",
+        "memory": 1.5,
     },
     "run": {"name": "mine", "dir": "else", "eval_every": 3},
 }
