@@ -166,7 +166,7 @@ def test_the_reference_engine_is_for_one_process():
         Simulator(federation(), None, METHODS["mean"], Training(), engine="reference", world=Gone(0))
 
 
-@pytest.mark.parametrize("after", [0, 1, 2, 3, 6])
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4, 7])
 def test_a_loss_at_any_exchange_keeps_the_round(here, after):
     """The model that is saved belongs to the round that is saved, also when a resumed run loses a rank at once."""
     config = resolve(parse(gather(None, _settings([*OWN, "train.rounds=9", "method.name=mean"])[1])))
@@ -181,9 +181,9 @@ def test_a_loss_at_any_exchange_keeps_the_round(here, after):
     with pytest.raises(Lost) as lost:
         run_config(config, None, Gone(after))
     saved = torch.load(only("runs") / "checkpoint.pt", weights_only=True)
-    assert saved["round"] == before["round"] + max(0, after - 3) // 2  # an evaluation and a round are one exchange each
+    assert saved["round"] == before["round"] + max(0, after - 4) // 2  # an evaluation and a round are one exchange each
     assert torch.equal(saved["w"], before["w"]) == (saved["round"] == before["round"])
-    assert (lost.value.place != "") == (after >= 2)
+    assert (lost.value.place != "") == (after >= 3)  # before: is it the same config, has it ended, and still not?
 
 
 # The command
