@@ -12,9 +12,12 @@ from fairmean.data import load
 from fairmean.engine.fleet import Fleet
 from fairmean.engine.graphed import Graphed
 from fairmean.engine.kernels import gated_product
+from fairmean.engine.layers import linear_layers
 from fairmean.engine.precision import PRECISIONS
-from fairmean.engine.stacked import Stack, linear_layers
+from fairmean.engine.stacked import Stack
+from fairmean.engine.vectorised import vectorises
 from fairmean.federation import build
+from fairmean.rounds import NO_ACCESS
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"))
@@ -152,6 +155,13 @@ def test_gated_product(device, dtype):
             assert (out.double() - want).norm() <= 1e-2 * want.norm()
             gated_product(a.transpose(0, 1).contiguous().transpose(0, 1), b, gate, out, fused=True)
             assert (out.double() - want).norm() <= 1e-2 * want.norm()
+
+
+def test_trying_a_rule_on_losses_takes_no_room():
+    """Its gradients are never formed: a million clients with a million parameters."""
+    assert vectorises(method("fairmean"), 10**6, 10**6, NO_ACCESS)
+    assert vectorises(method("krum", f=1), 5, 100, NO_ACCESS)
+    assert not vectorises(method("fedmgda+"), 5, 100, NO_ACCESS)
 
 
 class Own(nn.Sequential):

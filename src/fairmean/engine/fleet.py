@@ -10,8 +10,9 @@ import torch
 from fairmean.aggregators import Rung
 from fairmean.engine.evaluation import Percent
 from fairmean.engine.graphed import Graphed
+from fairmean.engine.layers import linear_layers
 from fairmean.engine.simulator import Simulator, Step
-from fairmean.engine.stacked import Stack, linear_layers
+from fairmean.engine.stacked import Stack
 
 Accuracy = tuple[Percent, Percent]
 _FEW = 32

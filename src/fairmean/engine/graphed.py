@@ -16,7 +16,7 @@ from fairmean.engine.clientwise import client_gradients
 from fairmean.engine.evaluation import Percent
 from fairmean.engine.fused import fused_round
 from fairmean.engine.simulator import Simulator, Step
-from fairmean.engine.stacked import vectorises
+from fairmean.engine.vectorised import vectorises
 from fairmean.rounds import Outcome
 
 

@@ -13,7 +13,7 @@ graph and replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,56 +24,21 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairmean.aggregators import Rung, State
 from fairmean.engine.batch import Batch
 from fairmean.engine.kernels import gated_product
+from fairmean.engine.layers import linear_layers
 from fairmean.engine.losses import entropy
 from fairmean.engine.precision import matmul_tf32, product
 from fairmean.engine.simulator import Simulator, Step
+from fairmean.engine.stackrows import Rows
+from fairmean.engine.vectorised import vectorised, vectorises
 from fairmean.products import gram
 from fairmean.rounds import Access, Method
 
 Percent = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One Linear layer: its sizes, with the constant unit and rounded up, and its places in the flat vector."""
-
-    inputs: int
-    outputs: int
-    wide_inputs: int
-    wide_outputs: int
-    weight: slice
-    bias: slice | None
-
-
-def linear_layers(model: nn.Module) -> list[Layer] | None:
-    """The layers of a network Flatten? Linear (ReLU Linear)*; None for any other model."""
-    modules = list(model) if type(model) is nn.Sequential else []
-    if modules and isinstance(modules[0], nn.Flatten):
-        modules = modules[1:]
-    linears, between = modules[::2], modules[1::2]
-    plain = len(linears) == len(between) + 1 and all(type(m) is nn.ReLU for m in between)
-    if not plain or not all(type(m) is nn.Linear for m in linears):
-        return None
-    layers, at = [], 0
-    for k, module in enumerate(m for m in linears if isinstance(m, nn.Linear)):
-        inputs, outputs = module.in_features, module.out_features
-        weight = slice(at, at + inputs * outputs)
-        bias = None if module.bias is None else slice(weight.stop, weight.stop + outputs)
-        at = weight.stop if bias is None else bias.stop
-        constant = k < len(linears) - 1
-        layers.append(Layer(inputs, outputs, _up(inputs + 1), _up(outputs + constant), weight, bias))
-    parameters = list(model.parameters())
-    whole = at == sum(p.numel() for p in parameters) and all(p.requires_grad for p in parameters)
-    return layers if whole else None
-
-
-def _up(size: int) -> int:
-    return -(-size // 8) * 8
 
 
 @dataclass(frozen=True)
@@ -97,7 +62,7 @@ class Stack:
     """Simulators of one draw, advancing together. Their parameters become rows of ``W`` (runs × d)."""
 
     def __init__(self, simulators: Sequence[Simulator], wide: dict[int, Tensor] | None = None) -> None:
-        order = sorted(range(len(simulators)), key=lambda i: _group_key(simulators[i].method))
+        order = sorted(range(len(simulators)), key=lambda i: repr(simulators[i].method))
         self.order = order
         self.simulators = [simulators[i] for i in order]
         first = self.simulators[0]
@@ -137,7 +102,7 @@ class Stack:
         self._graphable = self._everyone and (not self.pooled or all(group.together for group in self.groups))
         self._record: tuple[Tensor, Tensor] | None = None
         self._graph: Any = None
-        self._static: _Rows | None = None
+        self._static: Rows | None = None
         self._rounds = 0
         self._entropies: Tensor | None = None
         self._gradients: Tensor | None = None
@@ -184,7 +149,7 @@ class Stack:
             steps[place] = Step(self._clients, host[0, r], host[1, r] if known else None)
         return steps
 
-    def _round(self, rows: _Rows) -> tuple[Tensor, Tensor]:
+    def _round(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Everything but rules that must look at numbers on the host; (losses, weights), runs × clients."""
         with matmul_tf32(self.precision.tf32):
             hat = self._fill(self._hat)
@@ -206,7 +171,7 @@ class Stack:
             if group.together:
                 mine = group.runs
                 known = (gradients[mine], losses[mine], entropies[mine], self._lr[mine], state)
-                direction, weights[mine], new = _apply(group.method, rows, self._access())(*known)
+                direction, weights[mine], new = vectorised(group.method, rows, self._access())(*known)
                 self._keep(state, new)
                 self.W[mine].addcmul_(self._lr[mine].to(self.dtype)[:, None], direction, value=-1)
         self._grams = [torch.func.vmap(gram)(gradients[g.runs]) if g.by_gram else None for g in self.groups]
@@ -259,7 +224,7 @@ class Stack:
             if outcome.weights is not None:
                 weights[r] = outcome.weights
 
-    def _coefficients(self, losses: Tensor, entropies: Tensor, rows: _Rows) -> Tensor:
+    def _coefficients(self, losses: Tensor, entropies: Tensor, rows: Rows) -> Tensor:
         """c (runs × clients) with d = Σ c_i g_i."""
         parts = []
         for group, state in zip(self.groups, self._states, strict=True):
@@ -302,7 +267,7 @@ class Stack:
         logits = product(x, w.view(-1, w.shape[2]).T, self.dtype).view(N, R, -1).transpose(0, 1)
         return hidden, logits[..., :classes]
 
-    def _losses(self, logits: Tensor, rows: _Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _losses(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(client losses, mean entropies if anyone asks, each sample's share in its client's gradient, ∂ℓ/∂logits)."""
         y = rows.y
         if rows.dynamic is not None:
@@ -454,7 +419,7 @@ class Stack:
                     if known is state:
                         self._show(self.simulators[group.runs], state)
 
-    def _rows(self, batch: Batch) -> _Rows:
+    def _rows(self, batch: Batch) -> Rows:
         """The round's samples; in place where a graph reads them."""
         whole = len(batch.rows) == len(self._x)
         if whole and self._static is not None:
@@ -469,7 +434,7 @@ class Stack:
             if dynamic is not None and self._static.dynamic is not None:
                 self._static.dynamic.copy_(dynamic)
             return self._static
-        rows = _Rows.of(batch, x, y, dynamic, self.dtype)
+        rows = Rows.of(batch, x, y, dynamic, self.dtype)
         if self._everyone:
             self._static = rows
         return rows
@@ -482,126 +447,8 @@ class Stack:
             with torch.cuda.stream(self._stream):
                 yield
 
-    def _capture(self, rows: _Rows) -> None:
+    def _capture(self, rows: Rows) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._stream.synchronize()
         with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
             self._record = self._round(rows)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The samples of a round, client after client, with labels for every run."""
-
-    x: Tensor
-    y: Tensor
-    dynamic: Tensor | None
-    bounds: list[int]
-    equal: int
-    owner: Tensor
-    inverse: Tensor
-    lengths: Tensor
-    sizes: Tensor
-    ids: Tensor
-    host_sizes: Tensor
-    host_ids: Tensor
-    minus_one: Tensor
-    padded: Tensor | None
-
-    @staticmethod
-    def of(batch: Batch, x: Tensor, y: Tensor, dynamic: Tensor | None, dtype: torch.dtype) -> _Rows:
-        lengths = np.diff(batch.offsets)
-        owner = torch.repeat_interleave(torch.arange(len(lengths), device=x.device), batch.lengths)
-        return _Rows(
-            x=x,
-            y=y,
-            dynamic=dynamic,
-            bounds=batch.offsets.tolist(),
-            equal=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
-            owner=owner,
-            inverse=(1 / batch.lengths.double()).to(dtype)[owner],
-            lengths=batch.lengths,
-            sizes=batch.sizes,
-            ids=batch.ids,
-            host_sizes=batch.sizes.cpu(),
-            host_ids=batch.ids.cpu(),
-            minus_one=torch.tensor(-1.0, dtype=dtype, device=x.device),
-            padded=_padded(batch.offsets, x.device),
-        )
-
-    def means(self, values: Tensor) -> Tensor:
-        """Mean of (runs × rows) per client, in float64."""
-        if self.equal:
-            return values.view(len(values), -1, self.equal).mean(2, dtype=torch.float64)
-        if self.padded is not None:
-            table = F.pad(values, (0, 1))[:, self.padded]
-            return table.sum(2, dtype=torch.float64) / self.lengths
-        return torch.stack([values[:, part].mean(1, dtype=torch.float64) for part in self._parts()], 1)
-
-    def tilted(self, values: Tensor, tilt: float) -> tuple[Tensor, Tensor]:
-        """(1/t) log mean exp(t ℓ) per client, and softmax(t ℓ) within it."""
-        losses, shares = [], []
-        for part in self._parts():
-            tilted = tilt * values[:, part].double()
-            losses.append((torch.logsumexp(tilted, 1) - np.log(tilted.shape[1])) / tilt)
-            shares.append(torch.softmax(tilted, 1).to(values.dtype))
-        return torch.stack(losses, 1), torch.cat(shares, 1)
-
-    def _parts(self) -> list[slice]:
-        return [slice(a, b) for a, b in pairwise(self.bounds)]
-
-
-def _padded(offsets: NDArray[np.int64], device: torch.device) -> Tensor | None:
-    """Rows of every client in a table (clients × longest), short ones filled up with one past the last row."""
-    lengths = np.diff(offsets)
-    if len(lengths) * lengths.max() > 3 * offsets[-1]:
-        return None
-    place = np.arange(lengths.max())
-    table = np.where(place < lengths[:, None], offsets[:-1, None] + place, offsets[-1])
-    return torch.from_numpy(table).to(device)
-
-
-def _group_key(method: Method) -> str:
-    return repr(method)
-
-
-def _apply(method: Method, rows: Any, access: Access) -> Callable[..., tuple[Tensor, Any, State]]:
-    """The method on many runs: (gradients, losses, entropies, lr, state), a run along the first axis of each."""
-
-    def one(g: Tensor, f: Tensor, h: Tensor, lr: Any, state: State) -> tuple[Tensor, Tensor, State]:
-        outcome = method.combine(g, f, rows.sizes, h, clients=rows.ids, lr=lr, state=state, access=access)
-        assert outcome.direction is not None
-        weights = torch.zeros_like(f) if outcome.weights is None else outcome.weights
-        return outcome.direction, weights, outcome.state
-
-    return torch.func.vmap(one)
-
-
-@dataclass(frozen=True)
-class _Few:
-    sizes: Tensor
-    ids: Tensor
-
-
-_KNOWN: dict[Any, bool] = {}
-
-
-def vectorises(method: Method, n: int, d: int, access: Access) -> bool:
-    """Whether a method can be applied to many runs by one call: it never looks at a number on the host. Tried out."""
-    key = (method, n, d)
-    if key not in _KNOWN:
-        _KNOWN[key] = _tried(method, n, d, access)
-    return _KNOWN[key]
-
-
-def _tried(method: Method, n: int, d: int, access: Access) -> bool:
-    random = torch.Generator().manual_seed(0)
-    g = torch.randn(2, n, d, generator=random, dtype=torch.float64)
-    f = torch.rand(2, n, generator=random, dtype=torch.float64)
-    rows = _Few(torch.ones(n, dtype=torch.float64), torch.arange(n))
-    state = {key: torch.stack([value, value]) for key, value in method.aggregator.init(n).items()}
-    try:
-        _apply(method, rows, access)(g, f, f, torch.tensor([0.1, 0.2], dtype=torch.float64), state)
-    except Exception:  # whatever a user's rule may say to tensors without values
-        return False
-    return True

@@ -1,0 +1,86 @@
+"""The samples of one round of a stack of runs, and sums over each client's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairmean.engine.batch import Batch
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The samples of a round, client after client, with labels for every run."""
+
+    x: Tensor
+    y: Tensor
+    dynamic: Tensor | None
+    bounds: list[int]
+    equal: int
+    owner: Tensor
+    inverse: Tensor
+    lengths: Tensor
+    sizes: Tensor
+    ids: Tensor
+    host_sizes: Tensor
+    host_ids: Tensor
+    minus_one: Tensor
+    padded: Tensor | None
+
+    @staticmethod
+    def of(batch: Batch, x: Tensor, y: Tensor, dynamic: Tensor | None, dtype: torch.dtype) -> Rows:
+        lengths = np.diff(batch.offsets)
+        owner = torch.repeat_interleave(torch.arange(len(lengths), device=x.device), batch.lengths)
+        return Rows(
+            x=x,
+            y=y,
+            dynamic=dynamic,
+            bounds=batch.offsets.tolist(),
+            equal=int(lengths[0]) if (lengths == lengths[0]).all() else 0,
+            owner=owner,
+            inverse=(1 / batch.lengths.double()).to(dtype)[owner],
+            lengths=batch.lengths,
+            sizes=batch.sizes,
+            ids=batch.ids,
+            host_sizes=batch.sizes.cpu(),
+            host_ids=batch.ids.cpu(),
+            minus_one=torch.tensor(-1.0, dtype=dtype, device=x.device),
+            padded=_padded(batch.offsets, x.device),
+        )
+
+    def means(self, values: Tensor) -> Tensor:
+        """Mean of (runs × rows) per client, in float64."""
+        if self.equal:
+            return values.view(len(values), -1, self.equal).mean(2, dtype=torch.float64)
+        if self.padded is not None:
+            table = F.pad(values, (0, 1))[:, self.padded]
+            return table.sum(2, dtype=torch.float64) / self.lengths
+        return torch.stack([values[:, part].mean(1, dtype=torch.float64) for part in self._parts()], 1)
+
+    def tilted(self, values: Tensor, tilt: float) -> tuple[Tensor, Tensor]:
+        """(1/t) log mean exp(t ℓ) per client, and softmax(t ℓ) within it."""
+        losses, shares = [], []
+        for part in self._parts():
+            tilted = tilt * values[:, part].double()
+            losses.append((torch.logsumexp(tilted, 1) - np.log(tilted.shape[1])) / tilt)
+            shares.append(torch.softmax(tilted, 1).to(values.dtype))
+        return torch.stack(losses, 1), torch.cat(shares, 1)
+
+    def _parts(self) -> list[slice]:
+        return [slice(a, b) for a, b in pairwise(self.bounds)]
+
+
+def _padded(offsets: NDArray[np.int64], device: torch.device) -> Tensor | None:
+    """Rows of every client in a table (clients × longest), short ones filled up with one past the last row."""
+    lengths = np.diff(offsets)
+    if len(lengths) * lengths.max() > 3 * offsets[-1]:
+        return None
+    place = np.arange(lengths.max())
+    table = np.where(place < lengths[:, None], offsets[:-1, None] + place, offsets[-1])
+    return torch.from_numpy(table).to(device)
