@@ -120,6 +120,7 @@ def test_scale_and_aggregator():
 
 FULL = {
     "seed": 7,
+    "theory": True,
     "data": {"name": "x.npz", "path": "there", "sha256": "0123456789abcdef", "trust": 50},
     "partition": {"name": "shards", "alpha": 0.1, "clients": 4, "seed": 3, "min_size": 2, "shards_per_client": 3},
     "attack": {
@@ -155,8 +156,8 @@ def keys():
     """Every key there is, with a value that is not the default, from the dataclasses themselves."""
     found = []
     for field in dataclasses.fields(Config):
-        if field.name == "seed":
-            found.append(("seed", FULL["seed"]))
+        if not isinstance(FULL[field.name], dict):
+            found.append((field.name, FULL[field.name]))
             continue
         section = FULL[field.name]
         assert isinstance(section, dict)

@@ -185,7 +185,7 @@ def stop_at(monkeypatch, number, after):
 
         return wrapped
 
-    for name in ("write", "append", "cut", "close_table", "save"):
+    for name in ("write", "append", "cut", "close_tables", "save"):
         monkeypatch.setattr(RunFolder, name, wrap(name))
     return seen
 
@@ -196,7 +196,7 @@ def stopped_everywhere(settings):
         operations = stop_at(patch, 0, after=False)
         with contextlib.suppress(Diverged):
             run(settings, **{"run.dir": "count"})
-    assert {"write", "append", "cut", "close_table", "save"} == set(operations)
+    assert {"write", "append", "cut", "close_tables", "save"} == set(operations)
     for number in range(1, len(operations) + 1):
         for after in (False, True):
             place = f"{'after' if after else 'before'} write {number}, {operations[number - 1]}"

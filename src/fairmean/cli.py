@@ -24,6 +24,9 @@ from fairmean.methods import named_methods
 from fairmean.progress import Live
 from fairmean.runfolder import to_json
 from fairmean.study import Comparison, compare, plan, spread
+from fairmean.theory import words
+from fairmean.theory.advice import SAMPLES, advise
+from fairmean.theory.certificate import certify
 
 _INTERRUPTED = "interrupted; the same command continues where it stopped"
 _AGAIN = "run the same command again, with any number of ranks, to go on"
@@ -31,7 +34,7 @@ _IMPORT = "a module that registers methods of your own"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 1 diverged, 2 bad input, 3 another process has the run, 4 a rank was lost, 130 interrupted.
+    """Exit codes: 0 done, 1 diverged or a check broken, 2 bad input, 3 run in use, 4 a rank was lost, 130 interrupted.
 
     Under torchrun, all ranks end with the same code, and one of them says why.
     """
@@ -76,7 +79,7 @@ def _call(arguments: argparse.Namespace, world: World) -> int:
         if arguments.call in (_run, _compare):
             arguments.call(arguments, world)
         else:
-            arguments.call(arguments)
+            return arguments.call(arguments) or 0
     except UserError as error:
         return _fail(str(error), 2, world)
     except Diverged as error:
@@ -149,6 +152,24 @@ def _parser() -> argparse.ArgumentParser:
     sets.add_argument("--from", dest="source", metavar="PATH", help="with get: a folder or file that holds it")
     sets.add_argument("--json", action="store_true", help="print as JSON")
     sets.set_defaults(call=_data)
+
+    check = verbs.add_parser(
+        "check", help="the certificate of a run made with theory=true: every inequality, both sides"
+    )
+    check.add_argument("folder", metavar="RUN", help="the run's folder")
+    check.add_argument("--json", action="store_true", help="print as JSON")
+    check.set_defaults(call=_check)
+
+    advice = verbs.add_parser(
+        "advise", help="before a run: a safe step size, and what κ and τ cost, from the start point"
+    )
+    advice.add_argument("settings", nargs="*", metavar="[config.toml] [key=value …]", help="see 'fairmean new'")
+    advice.add_argument(
+        "--samples", type=int, default=SAMPLES, metavar="N", help="of a client, at most; default %(default)s"
+    )
+    advice.add_argument("--json", action="store_true", help="print as JSON")
+    advice.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help=_IMPORT)
+    advice.set_defaults(call=_advise)
 
     new = verbs.add_parser("new", help="write a commented starter config")
     new.add_argument("file", nargs="?", default="-", help="where to; without it, print")
@@ -263,6 +284,21 @@ def _data(arguments: argparse.Namespace) -> None:
     else:
         file = data.path(arguments.name)
     print(json.dumps({"name": arguments.name, "path": str(file)}) if arguments.json else file)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    certificate = certify(arguments.folder)
+    print(to_json(words.record(certificate)) if arguments.json else words.page(certificate))
+    return 0 if certificate.holds else 1
+
+
+def _advise(arguments: argparse.Namespace) -> None:
+    if arguments.samples < 1:
+        raise UserError(f"--samples {arguments.samples}: must be a whole number ≥ 1")
+    live = Live(arguments.json)
+    given = advise(parse(gather(*_settings(arguments.settings))), arguments.samples, live.line)
+    live.clear()
+    print(to_json(words.advice_record(given)) if arguments.json else words.advice(given))
 
 
 def _new(arguments: argparse.Namespace) -> None:

@@ -193,9 +193,10 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run, whole."""
+    """One run, whole. ``theory``: measure in every round what the paper's theorems speak of, for ``fairmean check``."""
 
     seed: int = 1
+    theory: bool = False
     data: DataConfig = field(default_factory=DataConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
@@ -221,20 +222,23 @@ class Config:
         tree = {key: value for key, value in self.to_dict().items() if key != "run"}
         tree["run"] = {"eval_every": self.run.eval_every}
         tree["fairmean"] = __version__
+        if not self.theory:
+            del tree["theory"]
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]
 
 
-_SECTIONS = {f.name: f.default_factory for f in dataclasses.fields(Config) if f.name != "seed"}
+_PLAIN = {"seed": "int", "theory": "bool"}
+_SECTIONS = {f.name: f.default_factory for f in dataclasses.fields(Config) if f.name not in _PLAIN}
 
 
 def parse(tree: Mapping[str, Any]) -> Config:
     """A config from nested plain values; every mistake is a one-line UserError."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
-        if key == "seed":
-            values["seed"] = _value("seed", value, "int")
+        if key in _PLAIN:
+            values[key] = _value(key, value, _PLAIN[key])
         elif key not in _SECTIONS:
-            raise unknown("config key", key, [*_SECTIONS, "seed"])
+            raise unknown("config key", key, [*_SECTIONS, *_PLAIN])
         elif not isinstance(value, Mapping):
             raise UserError(f"{key} = {value!r}: is a section; set {key}.name or another key of it")
         else:
@@ -274,6 +278,7 @@ def _value(key: str, value: Any, wanted: Any) -> Any:
             return value
     words = {
         "int": "a whole number",
+        "bool": "true or false",
         "float": "a number",
         "str": "a text",
         "list[int]": "a list of whole numbers",
@@ -336,7 +341,7 @@ def _toml(value: Any) -> str:
 def to_toml(config: Config) -> str:
     """The config as TOML text that ``parse`` reads back to the same config."""
     tree = config.to_dict()
-    lines = [f"seed = {tree.pop('seed')}"]
+    lines = [f"{key} = {_toml(tree.pop(key))}" for key in _PLAIN]
     for section, values in tree.items():
         lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
     return "\n".join(lines) + "\n"

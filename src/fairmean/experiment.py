@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fairmean import data, federation, models
 from fairmean._version import __version__
@@ -32,7 +33,9 @@ from fairmean.errors import Diverged, UserError
 from fairmean.federation import Federation
 from fairmean.importing import source_digest
 from fairmean.metrics import average, summarise
-from fairmean.runfolder import RunFolder
+from fairmean.runfolder import CLIENTS, THEORY, RunFolder
+from fairmean.theory.oscillation import Swing
+from fairmean.theory.premises import premises
 from fairmean.transform import dispersion
 
 TRUST = 500  # clean test samples given to a server that must own some, at most a tenth of them
@@ -64,7 +67,7 @@ class Result:
     @property
     def table(self) -> Path:
         """The long table, one row per round and client: ``pandas.read_csv(result.table)``."""
-        return self.folder / "clients.csv"
+        return self.folder / CLIENTS
 
     @property
     def accuracy(self) -> NDArray[np.float64]:
@@ -245,10 +248,14 @@ class Recorder:
         self.regular = simulator.federation.regular
         self.all_rounds = self.rounds * len(self.regular) <= _TABLE_ROWS
         self.pending: list[tuple[int, Step, tuple[Any, Any] | None]] = []
+        self.measured: list[tuple[int, Tensor]] = []
         self.metrics: dict[str, float] = {}
         self.ended: dict[str, Any] = {}
-        self.length = 0
+        self.lengths = {CLIENTS: 0, **({THEORY: 0} if config.theory else {})}
         self.t = 0
+        self.swing = Swing(config, simulator)
+        if config.theory:
+            simulator.watch(self.every)
 
     def run(self) -> dict[str, Any]:
         """To the end. When another rank is lost, the model is still the one before the round: it is saved."""
@@ -266,7 +273,9 @@ class Recorder:
         for t in range(start, self.rounds):
             self.t = t
             accuracy = self.simulator.evaluate() if self.due(t) else None
-            self.note(t, self.simulator.step(t), accuracy)
+            step = self.simulator.step(t)
+            self.note(t, step, accuracy)
+            self.swing.note(t, torch.as_tensor(step.losses))
             now = time.monotonic()
             self._tell(Progress(t + 1, self.rounds, (t + 1 - start) / max(now - began, 1e-9), self.metrics))
             if self.full or now - saved > _CHECKPOINT_SECONDS:
@@ -297,11 +306,13 @@ class Recorder:
             self.metrics = summarise(accuracy[0], self.regular)
         if accuracy is not None or self.all_rounds:
             self.pending.append((t, step, accuracy))
+        if step.measured is not None:
+            self.measured.append((t, step.measured))
 
     @property
     def full(self) -> bool:
         """Whether there is enough to write."""
-        return len(self.pending) >= _FLUSH_ROUNDS
+        return max(len(self.pending), len(self.measured)) >= _FLUSH_ROUNDS
 
     def flush(self) -> bool:
         """Write what is pending; whether the run turned out to have diverged, and so has ended."""
@@ -325,15 +336,20 @@ class Recorder:
         checkpoint = self.folder.load(self.simulator.w.device)
         if checkpoint is None:
             self._write_setup()
-            self.folder.cut(0)
-            self.length = self.folder.append("")
+            for table in self.lengths:
+                self.folder.cut(0, table)
+                self.lengths[table] = self.folder.append("", table)
             self.checkpoint(0)
             return self.simulator.agree(0)
         self.simulator.w.copy_(checkpoint["w"])
         self.simulator.state = checkpoint["state"]
-        self.length = checkpoint["table"]
-        self.folder.cut(self.length)
+        self.lengths = dict(checkpoint["tables"])
+        for table, length in self.lengths.items():
+            self.folder.cut(length, table)
         self.t = int(checkpoint["round"])
+        self.swing.load(checkpoint["swing"])
+        if "before" in checkpoint:
+            self.simulator.recall(checkpoint["before"], self.t)
         return self.simulator.agree(self.t)
 
     def checkpoint(self, t: int) -> None:
@@ -341,7 +357,12 @@ class Recorder:
         w = self.simulator.w
         if w.isfinite().all():
             state = {key: value.clone() for key, value in self.simulator.state.items()}
-            self.folder.save({"round": t, "w": w.clone(), "state": state, "table": self.length})
+            kept: dict[str, Any] = {"round": t, "w": w.clone(), "state": state, "tables": dict(self.lengths)}
+            kept["swing"] = self.swing.state()
+            monitor = self.simulator.monitor
+            if monitor is not None and monitor.before is not None:
+                kept["before"] = monitor.before.w.clone()
+            self.folder.save(kept)
 
     def _flush(self) -> int | None:
         """Write pending rows; the first round with a non-finite loss, if there is one."""
@@ -360,11 +381,15 @@ class Recorder:
                 tested = f"{accuracy[0][client]!s},{accuracy[1][client]!s}" if accuracy else ","
                 lines.append(f"{t},{client},{int(self.regular[client])},{row.get(client, ',')},{tested}\n")
         self.pending.clear()
-        self.length = self.folder.append("".join(lines))
+        self.lengths[CLIENTS] = self.folder.append("".join(lines))
+        if THEORY in self.lengths:
+            rows = [f"{t},{','.join(_figure(v) for v in values.tolist())}\n" for t, values in self.measured]
+            self.measured.clear()
+            self.lengths[THEORY] = self.folder.append("".join(rows), THEORY)
         return bad
 
     def _diverged(self, t: int) -> dict[str, Any]:
-        self.folder.close_table()
+        self.folder.close_tables()
         summary = {"status": "diverged", "round": t}
         self.folder.write_json("summary.json", summary)
         return summary
@@ -380,8 +405,11 @@ class Recorder:
             return self._diverged(T)
         self.checkpoint(T)  # before the last rows: a run stopped below comes here again and writes them once
         self.pending.append((T, Step(clients, losses, None), accuracy))
+        last = simulator.look(T)
+        if last is not None:
+            self.measured.append((T, last))
         self._flush()
-        self.folder.close_table()
+        self.folder.close_tables()
         regular_losses = losses[torch.from_numpy(self.regular[clients])].cpu()
         summary: dict[str, Any] = {
             "status": "finished",
@@ -398,6 +426,8 @@ class Recorder:
             summary["poisoned"] = (
                 {"clean_average": average(clean), "own_average": average(mine)} if len(clean) else None
             )
+        if self.swing.warning:
+            summary["warning"] = self.swing.warning
         environment = self._environment() | {
             "seconds": round(seconds, 3),
             "rounds_timed": T - start,
@@ -413,6 +443,8 @@ class Recorder:
         self.folder.write("config.toml", to_toml(self.config))
         self.folder.write("partition.npz", packed({name: getattr(fed, name) for name in names}))
         self.folder.write_json("environment.json", self._environment())
+        if self.simulator.monitor is not None:
+            self.folder.write_json("theory.json", premises(self.config, self.simulator))
 
     def _environment(self) -> dict[str, Any]:
         device = self.simulator.w.device
@@ -451,6 +483,11 @@ class Follower(Recorder):
         self.simulator.evaluate()
         self.simulator.losses(self.rounds)
         return {}
+
+
+def _figure(value: float) -> str:
+    """For a table; nothing where there is no figure. Infinities are figures."""
+    return "" if math.isnan(value) else f"{value!r}"
 
 
 def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:

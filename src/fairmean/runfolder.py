@@ -3,9 +3,10 @@
     config.toml       the resolved config              partition.npz   which samples each client owns
     environment.json  versions, device, commit, time   clients.csv     round, client, regular, loss, weight, accuracy …
     summary.json      the metrics                      checkpoint.pt   the model and what is needed to go on
+    theory.csv        with theory=true: what the theorems speak of, round by round; theory.json: what they assume
 
-Everything is written to a temporary name and renamed. ``clients.csv`` grows as ``clients.csv.part``; a checkpoint
-remembers how much of it belongs to the rounds it covers, so a resumed run continues an exact prefix.
+Everything is written to a temporary name and renamed. A table grows as ``clients.csv.part``; a checkpoint remembers how
+much of it belongs to the rounds it covers, so a resumed run continues an exact prefix.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fairmean.engine.monitor import MEASURED
 from fairmean.errors import Busy, UserError
 from fairmean.metrics import METRICS
 
@@ -27,7 +29,12 @@ try:
 except ImportError:  # pragma: no cover - not on Windows, where runs are not locked
     fcntl = None  # type: ignore[assignment]
 
-COLUMNS = "round,client,regular,loss,weight,accuracy,own_accuracy\n"
+CLIENTS = "clients.csv"
+THEORY = "theory.csv"
+HEADERS = {
+    CLIENTS: "round,client,regular,loss,weight,accuracy,own_accuracy\n",
+    THEORY: ",".join(["round", *MEASURED]) + "\n",
+}
 
 
 def to_json(value: Any) -> str:
@@ -48,8 +55,6 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.table = path / "clients.csv"
-        self._part = path / "clients.csv.part"
         self._lock: int | None = None
 
     def __enter__(self) -> RunFolder:
@@ -104,25 +109,30 @@ class RunFolder:
                 summary[name] = math.nan
         return summary
 
-    def append(self, rows: str) -> int:
-        """Add rows to the growing table; returns its length in bytes."""
-        with open(self._part, "ab") as file:
+    def append(self, rows: str, table: str = CLIENTS) -> int:
+        """Add rows to a growing table; returns its length in bytes."""
+        with open(self._part(table), "ab") as file:
             file.write(rows.encode())
             return file.tell()
 
-    def cut(self, length: int) -> None:
-        """Forget table rows past ``length`` bytes; 0 starts the table anew. A table that was closed grows again."""
+    def cut(self, length: int, table: str = CLIENTS) -> None:
+        """Forget rows past ``length`` bytes; 0 starts the table anew. A table that was closed grows again."""
+        part = self._part(table)
         if length == 0:
-            self._part.write_bytes(COLUMNS.encode())
+            part.write_bytes(HEADERS[table].encode())
             return
-        if not self._part.exists():  # stopped after the table was closed, before the summary was written
-            os.replace(self.table, self._part)
-        os.truncate(self._part, length)
+        if not part.exists():  # stopped after the table was closed, before the summary was written
+            os.replace(self.path / table, part)
+        os.truncate(part, length)
 
-    def close_table(self) -> None:
-        """The table is whole: give it its name."""
-        if self._part.exists():
-            os.replace(self._part, self.table)
+    def close_tables(self) -> None:
+        """The tables are whole: give them their names."""
+        for table in HEADERS:
+            if self._part(table).exists():
+                os.replace(self._part(table), self.path / table)
+
+    def _part(self, table: str) -> Path:
+        return self.path / f"{table}.part"
 
     def save(self, checkpoint: dict[str, Any]) -> None:
         """Write a checkpoint, atomically."""

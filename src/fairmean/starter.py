@@ -3,6 +3,7 @@
 TEXT = """\
 # fairmean run this.toml        any key can be overridden: fairmean run this.toml train.rounds=20
 seed = 1                        # everything random follows from it
+theory = false                  # true: measure what the paper's theorems speak of, for 'fairmean check'
 
 [data]
 name = "fashion-mnist-mini"     # fashion-mnist, cifar10, your.npz, a folder of .npy, or module:function

@@ -199,6 +199,8 @@ def _records(runs: list[Planned], together: int | None, report: Report | None) -
         raise UserError(f"together = {together}: must be a whole number ≥ 1 (1: one run after the other)")
     on_gpu = torch.device(resolve(runs[0][2]).train.device).type == "cuda"
     most = together or (len(runs) if on_gpu else 1)
+    if any(config.theory for _, _, config in runs):  # the monitor looks at one run at a time
+        most = 1
     if most > 1:
         return _at_once(runs, most, report)
     return [_record(*planned, index, len(runs), report) for index, planned in enumerate(runs)]

@@ -6,6 +6,7 @@ import itertools
 import math
 import shutil
 import sys
+import unicodedata
 from collections.abc import Sequence
 
 from fairmean.config import Config
@@ -20,10 +21,16 @@ SHOWN = (("average", "avg", max), ("variance", "var", min), ("worst", "worst", m
 def columns(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
     """Rows under a header, columns padded to their widest entry."""
     every = [list(header), *map(list, rows)]
-    widths = [max(len(row[i]) for row in every) for i in range(len(header))]
+    widths = [max(_width(row[i]) for row in every) for i in range(len(header))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in every
     )
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: a tilde over an f takes none."""
+    return sum(not unicodedata.combining(character) for character in text)
 
 
 def comparison(result: Comparison, colour: bool | None = None) -> str:
@@ -140,6 +147,8 @@ def run(result: Result) -> str:
             for value, regular in list(zip(result.accuracy, result.regular, strict=True))[:20]
         ),
     ]
+    if "warning" in s:
+        lines.append(f"warning: {s['warning']}")
     if s["without_test_data"]:
         lines.append(f"{s['without_test_data']} clients have no test data and are in none of these figures")
     if s["poisoned"]:

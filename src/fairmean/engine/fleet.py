@@ -36,8 +36,8 @@ class Alone:
         self._step = self._simulator.step(t)
 
     def finish(self) -> list[Step]:
-        clients, losses, weights = self._step
-        return [Step(clients, _host(losses), None if weights is None else _host(weights))]
+        clients, losses, weights, measured = self._step
+        return [Step(clients, _host(losses), None if weights is None else _host(weights), measured)]
 
     def evaluate(self) -> list[Accuracy]:
         return [self._simulator.evaluate()]

@@ -21,6 +21,7 @@ from fairmean.engine.capture import Capture
 from fairmean.engine.clientwise import broadcast_statistics, client_gradients, local_round
 from fairmean.engine.evaluation import Evaluator
 from fairmean.engine.fused import fused_round
+from fairmean.engine.monitor import Monitor
 from fairmean.engine.net import Net
 from fairmean.engine.precision import Precision
 from fairmean.engine.reach import Reach
@@ -57,6 +58,7 @@ class Step(NamedTuple):
     clients: NDArray[np.int64]
     losses: Tensor | NDArray[np.float64]
     weights: Tensor | NDArray[np.float64] | None
+    measured: Tensor | None = None  # the monitor's figures
 
 
 def memory(device: torch.device) -> int:
@@ -111,6 +113,7 @@ class Simulator:
         self._access = self._reach.access()
         method.check(len(self.participants(0)), self._access)
         self.bounded = self._bound(room)
+        self.monitor: Monitor | None = None
         self._evaluate = Evaluator(_tests(self.federation, self._borders, world), self.net, self._chunk)
 
     @property
@@ -132,7 +135,11 @@ class Simulator:
         k = self.training.local_steps
         steps = [self._feed(t * k + j, clients) for j in range(k)]
         self._reach.batch = steps[0]
-        losses, outcome = self._round(steps, lr)
+        measured = None
+        if self.monitor is not None:
+            losses, outcome, measured = self._watched(t, steps[0], lr)
+        else:
+            losses, outcome = self._round(steps, lr)
         if outcome.direction is None:
             self.net.descend(lr)
         else:
@@ -140,7 +147,43 @@ class Simulator:
                 self.world.lead(outcome.direction)  # machines of another kind may round differently
             self.net.flat.add_(outcome.direction, alpha=-lr)
         self.state = outcome.state
-        return Step(clients, losses, outcome.weights)
+        return Step(clients, losses, outcome.weights, measured)
+
+    def watch(self, every: int) -> None:
+        """From now on, measure in every round what the theory speaks of; what is costly every so many rounds."""
+        training, federation = self.training, self.federation
+        if training.local_steps > 1:
+            raise UserError(
+                f"theory = true: is about one gradient a round, not train.local_steps = {training.local_steps}"
+            )
+        if self.world.size > 1 or self.engine == "reference" or self.bounded:
+            raise UserError("theory = true: needs one process, train.engine=fast and room for all clients' gradients")
+        need = 3 * len(self.participants(0)) * len(self.w) * self.w.element_size()
+        if need > 0.7 * memory(self.w.device):
+            raise UserError(f"theory = true: keeps every client's gradient, {need / 2**30:.2g} GiB; use fewer clients")
+        static = training.batch == 0 and len(self.participants(0)) == federation.clients and not self.net.random
+        self.monitor = Monitor(self.net, federation, self.method, self._chunk, static, every)
+
+    def look(self, t: int) -> Tensor | None:
+        """The monitor's figures at the current model, without a step."""
+        if self.monitor is None:
+            return None
+        batch = self._feed(t, self.participants(t))
+        gradients, losses, _ = self.monitor.gradients(batch)
+        return self.monitor.observe(t, batch, gradients, losses, None, math.nan)
+
+    def recall(self, w: Tensor, t: int) -> None:
+        """Before going on with round t: w is the iterate of the round before."""
+        if self.monitor is not None:
+            self.monitor.recall(w, self._feed(t - 1, self.participants(t - 1)))
+
+    def _watched(self, t: int, batch: Batch, lr: float) -> tuple[Tensor, Outcome, Tensor]:
+        """A round from every client's gradient, and what it shows."""
+        assert self.monitor is not None
+        gradients, losses, entropies = self.monitor.gradients(batch)
+        known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": self.state, "access": self._access}
+        outcome = self.method.combine(gradients, losses, batch.sizes, entropies, **known)
+        return losses, outcome, self.monitor.observe(t, batch, gradients, losses, outcome, lr)
 
     def _round(self, steps: list[Batch], lr: float) -> tuple[Tensor, Outcome]:
         method, local_lr = self.method, self.training.local_lr or lr

@@ -1,0 +1,125 @@
+"""The theory's constants at one point of the parameters: curvatures, gradients, Jacobians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from fairmean import models
+from fairmean.config import Config
+from fairmean.engine.net import Net
+from fairmean.errors import UserError
+from fairmean.federation import Federation
+from fairmean.randomness import generator
+from fairmean.theory import bounds
+from fairmean.theory.curvature import Curves, power_iteration
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """At one point: L, G and H over the clients, Γ over a few samples, and the curvature of Φ itself.
+
+    ``samples``: how many of a client's were used at most; ``settled``: whether the power iterations had.
+    """
+
+    L: float
+    steepest: int
+    G: float
+    H: float
+    gamma: float
+    curvature: float
+    kappa: float
+    tau: float
+    samples: int
+    settled: bool
+
+    @property
+    def safe_step(self) -> float:
+        """1/L_Φ, which Theorem 2 asks for."""
+        return self.step(self.kappa, self.tau)
+
+    @property
+    def edge(self) -> float:
+        """2/λ_max(∇²Φ): beyond it, gradient descent on Φ moves away from here in the steepest direction."""
+        return 2 / self.curvature if self.curvature else float("inf")
+
+    def step(self, kappa: float, tau: float) -> float:
+        """1/L_Φ for other κ and τ."""
+        smooth = bounds.smoothness(kappa, tau, self.L, self.G)
+        return 1 / smooth if smooth else float("inf")
+
+    def radius(self, delta: float, kappa: float) -> float:
+        """ε(δ,κ), if every label of the poisoned clients may be changed."""
+        return bounds.attack_radius(delta, kappa, bounds.poisoning_bound(self.H, 1.0, self.gamma), self.G)
+
+
+def curves(config: Config, federation: Federation, samples: int, w: torch.Tensor | None = None) -> Curves:
+    """The clients' losses on at most so many of their samples each, at the start point or at ``w``."""
+    device = config.train.device
+    model = models.build(config.model.name, federation.shape, federation.classes, config.seed).to(device)
+    if w is not None:
+        shape = Net(models.build(config.model.name, federation.shape, federation.classes, config.seed))
+        for parameter, view in zip(model.parameters(), shape.views(w.float()), strict=True):
+            parameter.data.copy_(view)
+    clients = []
+    for i in range(federation.clients):
+        a, b = federation.offsets[i : i + 2].tolist()
+        rows = np.arange(a, b)
+        if len(rows) > samples:
+            rows = np.sort(generator(config.seed, "samples for curvature", i).choice(rows, samples, replace=False))
+        index = torch.from_numpy(rows).to(federation.x.device)
+        clients.append((federation.x[index].to(device, torch.float32), federation.y[index].to(device)))
+    return Curves(model, clients)
+
+
+def estimate(
+    curves: Curves, kappa: float, tau: float, samples: int, tell: Callable[[str], None] | None = None, most: int = 20
+) -> Estimate:
+    """L and ∇²Φ by power iteration, G and H from gradients, Γ from the samples with the largest inputs."""
+    n = len(curves.clients)
+    pairs = [curves.gradient(i) for i in range(n)]
+    losses, gradients = torch.stack([f for f, _ in pairs]), torch.stack([g for _, g in pairs])
+    if not losses.isfinite().all():
+        raise UserError("the losses at this point are not finite; nothing can be estimated here")
+    values = []
+    for i in range(n):
+        if tell:
+            tell(f"curvature of client {i + 1} of {n}: {100 * i // (n + 1)} %")
+        values.append(power_iteration(partial(curves.product, i), gradients[0], most))
+    if tell:
+        tell(f"curvature of the objective: {100 * n // (n + 1)} %")
+    whole = power_iteration(lambda v: curves.fair_product(v, kappa, tau, losses, gradients), gradients[0], most)
+    steepest = max(range(n), key=lambda i: values[i].value)
+    far = (gradients - gradients.mean(0)).norm(dim=1).max().item()
+    return Estimate(
+        L=values[steepest].value,
+        steepest=steepest,
+        G=gradients.norm(dim=1).max().item(),
+        H=far,
+        gamma=_jacobian(curves),
+        curvature=whole.value,
+        kappa=kappa,
+        tau=tau,
+        samples=samples,
+        settled=all(v.settled for v in values) and whole.settled,
+    )
+
+
+def _jacobian(curves: Curves, probes: int = 64) -> float:
+    """The largest logit Jacobian among the samples with the largest inputs."""
+    x = torch.cat([x for x, _ in curves.clients])
+    chosen = x.flatten(1).norm(dim=1).topk(min(probes, len(x))).indices
+    largest = 0.0
+    for row in chosen.tolist():
+        logits = curves.model(x[row : row + 1])[0]
+        rows = []
+        for k in range(len(logits)):
+            grads = torch.autograd.grad(logits[k], curves.parameters, retain_graph=True, allow_unused=True)
+            rows.append(torch.cat([g.flatten() for g in grads if g is not None]))
+        J = torch.stack(rows).double()
+        largest = max(largest, torch.linalg.eigvalsh(J @ J.T)[-1].clamp(min=0).sqrt().item())
+    return largest

@@ -1,0 +1,76 @@
+"""A run whose loss swings because its step is too long: noticed on the way, with the step that would be safe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairmean.aggregators import Rung
+from fairmean.config import Config
+from fairmean.engine import Simulator
+from fairmean.engine.monitor import constants
+from fairmean.theory.estimate import curves, estimate
+from fairmean.theory.premises import why_not_static
+
+WINDOW = 25  # rounds
+SWING = 1.5  # rises within the window, as a multiple of the mean loss there
+MARGIN = 10.0  # times the bound
+_SAMPLES = 500
+
+
+class Swing:
+    """The mean loss of the last rounds; ``rise`` is the sum of its increases over its mean.
+
+    Where losses differ from round to round by themselves (minibatches, dropout, some clients only), or the rule is
+    not a weighted sum like FairMean's, the step-size bound says nothing, and neither does this.
+    """
+
+    def __init__(self, config: Config, simulator: Simulator) -> None:
+        self.config, self.simulator = config, simulator
+        method = simulator.method
+        self.on = (
+            simulator.world.size == 1
+            and not why_not_static(config, simulator)
+            and config.train.local_steps == 1
+            and method.rung == Rung.SUM
+            and (method.scale.unit or "kappa" in method.hyper)
+        )
+        self.recent: list[Tensor] = []
+        self.warning: str | None = None
+
+    def note(self, t: int, losses: Tensor) -> None:
+        """After round t; looks back once in a window."""
+        if not self.on or self.warning is not None:
+            return
+        self.recent = [*self.recent[1 - WINDOW :], losses.mean()]
+        if (t + 1) % WINDOW == 0 and len(self.recent) == WINDOW:
+            values = torch.stack(self.recent)
+            rises = values.diff().clamp(min=0)
+            if (rises.sum() > SWING * values.mean()).item():
+                self.warning = self._judge(t, int((rises > 0).sum()))
+
+    def _judge(self, t: int, rises: int) -> str | None:
+        """The warning, if the step exceeds 1/L_Φ by a wide margin here."""
+        config, simulator = self.config, self.simulator
+        kappa, tau = constants(simulator.method)
+        here = estimate(curves(config, simulator.federation, _SAMPLES, simulator.w), kappa, tau, _SAMPLES, most=10)
+        lr = simulator.training.step_size(t)
+        if not lr > MARGIN * here.safe_step:
+            return None
+        return (
+            f"the loss swings: it rose in {rises} of rounds {t + 1 - WINDOW} … {t}, and the step {lr:.3g} is "
+            f"{lr / here.safe_step:.0f} times the bound 1/L_Φ = {here.safe_step:.2g} there; "
+            f"try train.lr={min(here.edge, lr) / 2:.1g} or less, or 'fairmean advise'"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"recent": [value.item() for value in self.recent], "warning": self.warning}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """From a checkpoint."""
+        device = self.simulator.w.device
+        self.recent = [torch.tensor(value, dtype=torch.float64, device=device) for value in state["recent"]]
+        self.warning = state["warning"]

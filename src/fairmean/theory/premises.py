@@ -1,0 +1,53 @@
+"""What the theorems take for granted, as far as it is known before a run starts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fairmean.config import Config
+from fairmean.engine import Simulator
+from fairmean.federation import Federation
+from fairmean.theory.softmax import known
+
+
+def premises(config: Config, simulator: Simulator) -> dict[str, Any]:
+    """Constants of the run for ``theory.json``; Γ and L only where they have a closed form."""
+    monitor = simulator.monitor
+    assert monitor is not None
+    constants = known(simulator.net.model, simulator.federation)
+    return {
+        "method": simulator.method.name,
+        "kappa": monitor.kappa,
+        "tau": monitor.tau,
+        "has_kappa": "kappa" in simulator.method.hyper,
+        "rho": relabelled(simulator.federation),
+        "tilt": simulator.method.scale.tilt,
+        "dtype": config.train.dtype,
+        "not_static": why_not_static(config, simulator),
+        "gamma": constants.gamma if constants else None,
+        "smoothness": constants.smoothness if constants else None,
+    }
+
+
+def relabelled(federation: Federation) -> float:
+    """ρ: the largest fraction of a poisoned client's samples with another label; a dynamic attack may change all."""
+    changed = (federation.y != federation.clean_y).cpu().numpy()
+    if federation.dynamic is not None:
+        changed |= federation.dynamic.cpu().numpy()
+    shares = [changed[a:b].mean() for a, b in pairwise(federation.offsets.tolist())]
+    return float(np.max(np.array(shares)[~federation.regular], initial=0.0))
+
+
+def why_not_static(config: Config, simulator: Simulator) -> str:
+    """Why the clients' losses are not the same functions in every round; '' if they are."""
+    reasons = []
+    if config.train.batch:
+        reasons.append(f"train.batch = {config.train.batch}")
+    if len(simulator.participants(0)) < simulator.federation.clients:
+        reasons.append(f"train.participation = {config.train.participation:g}")
+    if simulator.net.random:
+        reasons.append("the model has dropout")
+    return ", ".join(reasons)
