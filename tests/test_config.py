@@ -6,6 +6,7 @@ import dataclasses
 import re
 import tomllib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,12 @@ def test_literal(text, value):
     got = literal(text)
     assert got == value
     assert type(got) is type(value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = parse({"seed": np.int64(3), "train": {"lr": np.float64(0.5), "rounds": np.int32(4)}})
+    assert config == parse({"seed": 3, "train": {"lr": 0.5, "rounds": 4}})
+    assert parse(tomllib.loads(to_toml(config))) == config
 
 
 @given(st.text())

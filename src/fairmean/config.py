@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairmean._version import __version__
 from fairmean.aggregators import AGGREGATORS
 from fairmean.data.partitions import PARTITIONS, check_alpha
@@ -269,6 +271,8 @@ def _section(name: str, values: Mapping[str, Any]) -> Any:
 def _value(key: str, value: Any, wanted: Any) -> Any:
     """``value`` as the annotated type, or an error that says what was expected."""
     kinds = [kind.strip() for kind in str(wanted).split("|")]
+    if isinstance(value, np.generic):
+        value = value.item()
     if type(value).__name__ in kinds:
         return value
     if type(value) is int and "float" in kinds:

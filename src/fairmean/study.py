@@ -120,7 +120,7 @@ def plan(
         assign(tree, "data.trust", TRUST)  # left out of the test data for every method, so that the runs stay paired
     for method_spec, values in itertools.product(methods, list(itertools.product(*grid.values()))):
         others = dict(zip(grid, values, strict=True))
-        label = " ".join([_label(method_spec), *(f"{key.split('.')[-1]}={value}" for key, value in others.items())])
+        name = " ".join([label(method_spec), *(f"{key.split('.')[-1]}={value}" for key, value in others.items())])
         for attack_spec, seed in itertools.product(attacks, seeds):
             one = gather(tree, {})
             one.pop("method", None)
@@ -129,7 +129,7 @@ def plan(
             for key, value in spec(attack_spec, "attack").items():
                 assign(one, key, value)
             assign(one, "seed", seed)
-            runs.append((label, _label(attack_spec), parse(one)))
+            runs.append((name, label(attack_spec), parse(one)))
     return runs
 
 
@@ -152,7 +152,7 @@ def _grid(given: Any) -> dict[str, list[Any]]:
 _GREEK = {"kappa": "κ", "tau": "τ", "gamma": "γ", "epsilon": "ε", "beta": "β", "theta": "θ", "rho": "ρ"}
 
 
-def _label(text: str) -> str:
+def label(text: str) -> str:
     name, *settings = text.split(":")
     return " ".join(
         [

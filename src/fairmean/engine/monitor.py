@@ -17,6 +17,7 @@ from torch import Tensor
 from fairmean.engine.batch import Batch
 from fairmean.engine.capture import Capture
 from fairmean.engine.clientwise import client_gradients
+from fairmean.engine.jacobian import largest_jacobian, probes
 from fairmean.engine.net import Net
 from fairmean.federation import Federation
 from fairmean.products import pull
@@ -46,7 +47,6 @@ MEASURED = (
     "objective_secant",  # the same for ∇Φ_R
     "jacobian",  # largest logit Jacobian of a few samples: at most Γ
 )
-_PROBES = 64  # samples whose Jacobian is looked at
 
 
 class Before(NamedTuple):
@@ -72,8 +72,7 @@ class Monitor:
         self._spare: Tensor | None = None
         self._clean: tuple[list[int], Batch] | None = None
         self.before: Before | None = None
-        size = federation.x.flatten(1).norm(dim=1)
-        self._probes = size.topk(min(_PROBES, len(size))).indices.sort().values
+        self._probes = probes(federation.x)
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Every client's gradient, loss and entropy."""
@@ -100,7 +99,7 @@ class Monitor:
         values["largest_loss"], values["variance"] = f.max(), f.var(correction=0)
         values["dispersion"] = dispersion(f, self.tau)
         factor = n / a.sum() if self.method.scale.normalised else a.new_ones(())
-        mean, gradient = pull(gradients, regular / r), pull(gradients, regular * a / r)
+        mean, gradient = pull(gradients, regular.double() / r), pull(gradients, regular * a / r)
         values["gradient"], values["direction"] = _norm(gradient), _norm(pull(gradients, a / n))
         if outcome is not None:
             values["step"] = lr * factor
@@ -160,22 +159,12 @@ class Monitor:
 
     def jacobian(self) -> Tensor:
         """max ‖∇_w h(w; x)‖ over the samples with the largest inputs: a lower bound of Γ."""
-        net, largest = self.net, []
-        was = net.model.training
+        net, rows = self.net, self._probes
+        parameters = [p for p in net.model.parameters() if p.requires_grad]
         net.model.eval()
-        for row in self._probes.tolist():
-            x = self.federation.x[row : row + 1]
-            logits = net.logits(x, self._probes[:1], 0, exact=True)[0]
-            rows = []
-            for k in range(len(logits)):
-                net.forget()
-                logits[k].backward(retain_graph=True)  # type: ignore[no-untyped-call]
-                rows.append(torch.cat([p.grad.flatten() for p in net.model.parameters() if p.grad is not None]))
-            J = torch.stack(rows).double()
-            largest.append(torch.linalg.eigvalsh(J @ J.T)[-1].clamp(min=0).sqrt())
-        net.forget()
-        net.model.train(was)
-        return torch.stack(largest).max()
+        value = largest_jacobian(lambda x: net.logits(x, rows[:1], 0, exact=True), parameters, self.federation.x[rows])
+        net.model.train()
+        return self.net.flat.new_tensor(value, dtype=torch.float64)
 
 
 def constants(method: Method) -> tuple[float, float]:

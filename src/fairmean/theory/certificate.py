@@ -166,9 +166,9 @@ class _Checker:
         slip = self.tolerance * self.direction
         self.check("Lemma 2", "‖e‖ ≤ δ[(1+κ)A + 2κG]", self.error[steps], radius[steps], rounds[steps], slip[steps])
         path = self._constants(
-            np.nanmax(self.secant, initial=0.0),
-            np.nanmax(self.regular_gradient),
-            np.nanmax(self.poisoned_distance, initial=0.0),
+            float(np.nanmax(self.secant, initial=0.0)),
+            float(np.nanmax(self.regular_gradient)),
+            float(np.nanmax(self.poisoned_distance, initial=0.0)),
         )
         covered, stationarity = False, math.nan
         if not self.premises["not_static"] and steps.sum() and len(rounds) > 1:

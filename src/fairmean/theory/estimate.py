@@ -11,6 +11,7 @@ import torch
 
 from fairmean import models
 from fairmean.config import Config
+from fairmean.engine.jacobian import largest_jacobian, probes
 from fairmean.engine.net import Net
 from fairmean.errors import UserError
 from fairmean.federation import Federation
@@ -94,32 +95,17 @@ def estimate(
         tell(f"curvature of the objective: {100 * n // (n + 1)} %")
     whole = power_iteration(lambda v: curves.fair_product(v, kappa, tau, losses, gradients), gradients[0], most)
     steepest = max(range(n), key=lambda i: values[i].value)
+    x = torch.cat([x for x, _ in curves.clients])
     far = (gradients - gradients.mean(0)).norm(dim=1).max().item()
     return Estimate(
         L=values[steepest].value,
         steepest=steepest,
         G=gradients.norm(dim=1).max().item(),
         H=far,
-        gamma=_jacobian(curves),
+        gamma=largest_jacobian(curves.model, curves.parameters, x[probes(x)]),
         curvature=whole.value,
         kappa=kappa,
         tau=tau,
         samples=samples,
         settled=all(v.settled for v in values) and whole.settled,
     )
-
-
-def _jacobian(curves: Curves, probes: int = 64) -> float:
-    """The largest logit Jacobian among the samples with the largest inputs."""
-    x = torch.cat([x for x, _ in curves.clients])
-    chosen = x.flatten(1).norm(dim=1).topk(min(probes, len(x))).indices
-    largest = 0.0
-    for row in chosen.tolist():
-        logits = curves.model(x[row : row + 1])[0]
-        rows = []
-        for k in range(len(logits)):
-            grads = torch.autograd.grad(logits[k], curves.parameters, retain_graph=True, allow_unused=True)
-            rows.append(torch.cat([g.flatten() for g in grads if g is not None]))
-        J = torch.stack(rows).double()
-        largest = max(largest, torch.linalg.eigvalsh(J @ J.T)[-1].clamp(min=0).sqrt().item())
-    return largest
