@@ -11,6 +11,7 @@ from fairmean import dispersion, experiment
 from fairmean.cli import main
 from fairmean.config import gather, parse
 from fairmean.data import load
+from fairmean.engine.jacobian import _of_linear_layers, _one_by_one, largest_jacobian
 from fairmean.errors import UserError
 from fairmean.federation import build
 from fairmean.models import build as build_model
@@ -80,6 +81,28 @@ def test_softmax_regression_is_recognised():
     assert not is_softmax_regression(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()))
     federation = build(load("fashion-mnist-mini"), clients=4)
     assert known(build_model("mlp", (28, 28), 10, 1), federation) is None
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_jacobians_of_linear_layers_are_those_of_every_logit(name):
+    model = build_model(name, (5, 4), 3, 1).double()
+    x = torch.randn(7, 5, 4, generator=torch.Generator().manual_seed(0)).double()
+    slow, fast = _one_by_one(model, model, x), _of_linear_layers(model, model, x)
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+    largest = max(torch.linalg.eigvalsh(square)[-1].item() for square in slow) ** 0.5
+    assert largest_jacobian(model, model, x) == pytest.approx(largest)
+
+
+def test_jacobians_of_other_models():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 3))
+    x = torch.randn(4, 1, 4, 4)
+    assert _of_linear_layers(model, model, x) is None
+    assert largest_jacobian(model, model, x) > 0
+    twice = torch.nn.Linear(3, 3)
+    assert (
+        _of_linear_layers(torch.nn.Sequential(twice, twice), torch.nn.Sequential(twice, twice), x[:, 0, 0, :3]) is None
+    )
 
 
 def test_power_iteration():

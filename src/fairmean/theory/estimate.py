@@ -102,7 +102,7 @@ def estimate(
         steepest=steepest,
         G=gradients.norm(dim=1).max().item(),
         H=far,
-        gamma=largest_jacobian(curves.model, curves.parameters, x[probes(x)]),
+        gamma=largest_jacobian(curves.model, curves.model, x[probes(x)]),
         curvature=whole.value,
         kappa=kappa,
         tau=tau,
