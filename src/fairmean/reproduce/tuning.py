@@ -1,4 +1,4 @@
-"""Hyper-parameters of the evidence: chosen once per method, on clean validation data of other draws (docs/claims.md)."""
+"""Hyper-parameters of the evidence, chosen once per method on clean validation data of other draws (docs/claims.md)."""
 
 from __future__ import annotations
 
