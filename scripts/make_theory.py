@@ -20,11 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairmean import data, dispersion, federation, marginal_weight, phi, run
-from fairmean.config import gather, parse
+from fairmean import advise, certify, data, dispersion, federation, marginal_weight, phi, run
 from fairmean.theory import bounds, words
-from fairmean.theory.advice import advise
-from fairmean.theory.certificate import Certificate, certify
+from fairmean.theory.certificate import Certificate
 from fairmean.theory.softmax import minimise
 
 ROOT = Path(__file__).parent.parent
@@ -126,7 +124,7 @@ def attacks(folder: str) -> None:
         )
     names = list(dict.fromkeys(key for row in rows[::-1] for key in row))
     save("attacks", [{name: row.get(name, "") for name in names} for row in rows])
-    known = advise(parse(gather(None, {"model.name": "linear"}))).known_step(1.0, 1.0)
+    known = advise({"model.name": "linear"}).known_step(1.0, 1.0)
     assert known is not None
     held = [certified(folder, **SOFTMAX | {"train.lr": known, "attack.name": a}) for a in ("none", *ATTACKS)]
     print(f"step {known:.3g}, safe at every w: all inequalities hold: {all(c.holds and c.covered for c in held)}")
@@ -245,7 +243,7 @@ def draw() -> None:
     finish(figure, "stationarity")
 
     rows = load("minimisers")
-    given = advise(parse(gather(None, {})))
+    given = advise()
     maps: dict[str, Callable[[dict[str, Any]], float]] = {
         "dispersion at the minimiser, × Mean's": lambda r: r["dispersion_fair"] / r["dispersion_average"],
         "mean loss there, × Mean's": lambda r: r["mean_fair"] / r["mean_average"],

@@ -8,6 +8,8 @@ from fairmean.methods import aggregate, compose, method
 from fairmean.rounds import Access, Method
 from fairmean.scales import Scale, register_scale
 from fairmean.study import Comparison, compare
+from fairmean.theory.advice import advise
+from fairmean.theory.certificate import certify
 from fairmean.transform import dispersion, fair_objective, marginal_weight, phi, psi
 
 __all__ = [
@@ -25,7 +27,9 @@ __all__ = [
     "SumRule",
     "UserError",
     "__version__",
+    "advise",
     "aggregate",
+    "certify",
     "compare",
     "compose",
     "dispersion",

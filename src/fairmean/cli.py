@@ -22,6 +22,7 @@ from fairmean.experiment import build_simulator, folder_of, resolve, run_config
 from fairmean.importing import import_module
 from fairmean.methods import named_methods
 from fairmean.progress import Live
+from fairmean.reproduce import command as reproduce
 from fairmean.runfolder import to_json
 from fairmean.study import Comparison, compare, plan, spread
 from fairmean.theory import words
@@ -160,6 +161,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--json", action="store_true", help="print as JSON")
     check.set_defaults(call=_check)
 
+    again = verbs.add_parser("reproduce", help="the paper's tables and figures, ours | paper's")
+    again.add_argument("what", choices=("table1", "table2", "fig1", "fig2", "all"), help="table1: CIFAR-10")
+    again.add_argument("settings", nargs="*", metavar="key=value", help="as train.device=cpu")
+    again.add_argument("--out", default="reproduced", metavar="FOLDER", help="results; default: %(default)s")
+    again.add_argument("--quick", action="store_true", help="embedded images, three rounds: does everything work?")
+    again.add_argument("--search", action="store_true", help="the whole grids of the calibration, for hours or a GPU")
+    again.add_argument("--quiet", action="store_true", help="no progress")
+    again.set_defaults(call=_reproduce)
+
     advice = verbs.add_parser(
         "advise", help="before a run: a safe step size, and what κ and τ cost, from the start point"
     )
@@ -292,11 +302,19 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0 if certificate.holds else 1
 
 
+def _reproduce(arguments: argparse.Namespace) -> None:
+    source, overrides = _settings(arguments.settings)
+    if source is not None:
+        raise UserError(f"'{source}': reproduce has its own settings; change some of them with key=value")
+    for what in reproduce.check(arguments.what):
+        with Live(arguments.quiet) as live:
+            options = {"quick": arguments.quick, "search": arguments.search, "report": live.study}
+            reproduce.reproduce(what, Path(arguments.out), **options, **overrides)
+
+
 def _advise(arguments: argparse.Namespace) -> None:
-    if arguments.samples < 1:
-        raise UserError(f"--samples {arguments.samples}: must be a whole number ≥ 1")
     live = Live(arguments.json)
-    given = advise(parse(gather(*_settings(arguments.settings))), arguments.samples, live.line)
+    given = advise(gather(*_settings(arguments.settings)), samples=arguments.samples, tell=live.line)
     live.clear()
     print(to_json(words.advice_record(given)) if arguments.json else words.advice(given))
 

@@ -156,4 +156,7 @@ def run(result: Result) -> str:
         lines.append(
             f"poisoned clients: {view['clean_average']:.1f} % on clean labels, {view['own_average']:.1f} % on their own"
         )
-    return "\n".join([*lines, f"details: {result.folder}"])
+    lines.append(f"details: {result.folder}")
+    if result.config.theory:
+        lines.append(f"next: fairmean check {result.folder}")
+    return "\n".join(lines)

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+import fairmean
 from fairmean import dispersion, experiment
 from fairmean.cli import main
-from fairmean.config import gather, parse
 from fairmean.data import load
 from fairmean.engine.jacobian import _of_linear_layers, _one_by_one, largest_jacobian
 from fairmean.errors import UserError
 from fairmean.federation import build
 from fairmean.models import build as build_model
-from fairmean.theory.advice import advise
 from fairmean.theory.curvature import Curves, power_iteration
 from fairmean.theory.softmax import curvature, is_softmax_regression, known, minimise
 
@@ -147,7 +146,7 @@ def test_hessian_products_are_differences_of_gradients():
 
 def test_advice_agrees_with_closed_forms(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = advise(parse(gather(None, {"model.name": "linear", "train.device": "cpu"})), samples=10**6)
+    given = fairmean.advise(samples=10**6, **{"model.name": "linear", "train.device": "cpu"})
     assert given.known is not None
     assert given.known.smoothness >= given.estimate.L
     assert np.sqrt(2) * given.known.gamma >= given.estimate.G
@@ -157,12 +156,10 @@ def test_advice_agrees_with_closed_forms(tmp_path, monkeypatch):
 
 
 def test_the_step_it_advises_is_inside_the_guarantee(tmp_path, monkeypatch):
-    from fairmean.theory.certificate import certify
-
     monkeypatch.chdir(tmp_path)
     settings = {"model.name": "linear", "train.device": "cpu", "train.rounds": 20}
-    step = advise(parse(gather(None, settings))).estimate.safe_step
-    assert certify(experiment.run(settings, **{"theory": True, "train.lr": step}).folder).covered
+    step = fairmean.advise(settings).estimate.safe_step
+    assert fairmean.certify(experiment.run(settings, **{"theory": True, "train.lr": step}).folder).covered
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):

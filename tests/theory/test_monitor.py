@@ -105,6 +105,20 @@ def test_measured_is_what_the_definitions_say(attack, model):
         assert math.isnan(measured["jacobian"]) == (t == 1)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+@pytest.mark.parametrize("name", ["fairmean", "krum"])
+def test_a_gpu_measures_the_same(name):
+    simulators = [
+        build_simulator(config(**{"train.dtype": "float64", "method.name": name, "train.device": device}))
+        for device in ("cpu", "cuda")
+    ]
+    for simulator in simulators:
+        simulator.watch(1)
+    for t in range(3):
+        here, there = (simulator.step(t).measured for simulator in simulators)
+        torch.testing.assert_close(there.cpu(), here, rtol=1e-8, atol=1e-14, equal_nan=True)
+
+
 def test_jacobian_of_softmax_regression_is_the_largest_input():
     simulator = build_simulator(config(**{"train.dtype": "float64", "model.name": "linear"}))
     simulator.watch(1)

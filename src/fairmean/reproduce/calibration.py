@@ -44,6 +44,22 @@ GRIDS: dict[str, dict[str, Grid]] = {
         "fairmean-split": {"kappa": [4.0, 16.0], "beta": [0.5, 1.0], "train.lr": [0.1, 0.2, 0.3, 0.5]},
     },
 }
+CHOSEN: dict[str, dict[str, str]] = {
+    "table2": {
+        "fedavg": "fedavg:train.lr=0.3:train.lr_decay=0.999",
+        "qffl": "qffl:q=0.1:train.lr=0.5",
+        "adafed": "adafed:gamma=1.0:train.lr=3.0:normalise=true",
+        "fedmgda+": "fedmgda+:epsilon=1.0:train.lr=3.0",
+        "h-nobs": "h-nobs:q=0.1:train.lr=0.1",
+        "qffl+cwtm": "qffl+cwtm:q=0.1:train.lr=0.3",
+        "fairmean": "fairmean:kappa=0.5:tau=1.0:train.lr=0.3",
+        "mean": "mean:train.lr=0.5:train.lr_decay=0.999",
+        "fairmean-normalised": "fairmean-normalised:kappa=1.0:tau=0.5:train.lr=0.5",
+        "fairmean-split": "fairmean-split:kappa=16.0:beta=0.5:train.lr=0.5",
+    },
+}
+"""What the search gave: each method's nearest row. Methods that the paper has not are compared with its FairMean."""
+
 DEFENCES = ("h-nobs", "qffl+cwtm")
 """Told f = 2 under attack and f = 0 without, where they equal q-FFL, as the paper's tables show."""
 
@@ -112,12 +128,17 @@ def write(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 def read(file: Path) -> list[Row]:
     """The rows of a table that ``write`` wrote."""
-    rows: dict[str, dict[str, paper.Cell]] = {}
     with open(file, newline="") as lines:
-        for line in csv.DictReader(lines):
-            average, variance, worst = (float(line[m] or "nan") for m in paper.METRICS)
-            rows.setdefault(line["spec"], {})[line["attack"]] = (average, variance, worst)
-    return [Row(spec, cells) for spec, cells in rows.items()]
+        return rows(csv.DictReader(lines))
+
+
+def rows(records: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Records of one spec under several attacks, as a row."""
+    found: dict[str, dict[str, paper.Cell]] = {}
+    for record in records:
+        values = [math.nan if record[m] == "" else float(record[m]) for m in paper.METRICS]
+        found.setdefault(record["spec"], {})[record["attack"]] = (values[0], values[1], values[2])
+    return [Row(spec, cells) for spec, cells in found.items()]
 
 
 def distance(row: Row, target: Sequence[paper.Cell]) -> float:

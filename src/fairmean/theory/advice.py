@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from fairmean.config import Config
+from fairmean.config import Config, gather, parse
 from fairmean.engine.monitor import constants
+from fairmean.errors import UserError
 from fairmean.experiment import build_federation, resolve
 from fairmean.theory import bounds
 from fairmean.theory.estimate import Estimate, curves, estimate
@@ -33,9 +36,19 @@ class Advice:
         return 1 / bounds.smoothness(kappa, tau, self.known.smoothness, bounds.gradient_bound(self.known.gamma))
 
 
-def advise(config: Config, samples: int = SAMPLES, tell: Callable[[str], None] | None = None) -> Advice:
-    """Look at the start point of a run, with every label as it should be."""
-    clean = resolve(replace(config, attack=replace(config.attack, name="none")))
+def advise(
+    config: str | Path | Mapping[str, Any] | None = None,
+    /,
+    *,
+    samples: int = SAMPLES,
+    tell: Callable[[str], None] | None = None,
+    **overrides: Any,
+) -> Advice:
+    """Look at the start point of a run, with every label as it should be; takes what ``fairmean.run`` takes."""
+    if samples < 1:
+        raise UserError(f"samples = {samples}: must be a whole number ≥ 1 (of a client, at most)")
+    wanted = parse(gather(config, overrides))
+    clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")))
     federation = build_federation(clean)
     kappa, tau = constants(clean.method.build())
     found = curves(clean, federation, samples)

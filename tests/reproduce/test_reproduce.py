@@ -1,0 +1,146 @@
+"""The paper's tables and figures: commands, calibration, rendering."""
+
+import csv
+import math
+
+import pytest
+
+from fairmean.cli import main
+from fairmean.config import gather, parse
+from fairmean.methods import named_methods
+from fairmean.reproduce import calibration, paper, render, tuning
+from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row, distance, nearest
+from fairmean.study import plan
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_figure_1_in_seconds(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["reproduce", "fig1"]) == 0
+    assert (tmp_path / "reproduced" / "fig1.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "reproduced" / "fig1.png").stat().st_size > 10_000
+    assert "fig1.pdf" in capsys.readouterr().out
+
+
+def test_table_2_quick(tmp_path, capsys):
+    assert main(["reproduce", "table2", "--quick", "train.device=cpu", "--out", "there"]) == 0
+    out = capsys.readouterr().out
+    assert "the numbers mean nothing" in out
+    assert "| 86.90" in out
+    with open(tmp_path / "there" / "table2-quick.csv", newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert len(cells) == 10 * 3 * 3
+    assert sum(cell["paper"] != "" for cell in cells) == 63
+    assert all(float(cell["ours"]) >= 0 for cell in cells)
+    latex = (tmp_path / "there" / "table2-quick.tex").read_text()
+    assert latex.count(r"\\") == 12
+    assert main(["reproduce", "table2", "--quick", "train.device=cpu", "--out", "there"]) == 0
+    assert capsys.readouterr().out == out  # found, not computed again
+
+
+def test_without_an_attack_a_defence_is_told_so(tmp_path):
+    specs = ["qffl:q=0.5", "h-nobs:q=0.5", "qffl+cwtm:q=0.5"]
+    settings = {"data.name": "fashion-mnist-mini", "model.name": "linear", "train.rounds": 3, "train.device": "cpu"}
+    rows = {row.method: row for row in calibration.rows(calibration.run("table2", specs, **settings))}
+    for defence in calibration.DEFENCES:  # as in the paper's tables
+        assert rows[defence].cells["none"] == pytest.approx(rows["qffl"].cells["none"], rel=1e-6)
+        assert rows[defence].cells["pairwise"] != rows["qffl"].cells["pairwise"]
+
+
+def test_figure_2_quick(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["reproduce", "fig2", "--quick", "train.device=cpu", "train.rounds=1"]) == 0
+    with open(tmp_path / "reproduced" / "fig2-quick.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10 * 4
+    assert "paper: 75.97, 60.85" in capsys.readouterr().out
+
+
+def test_what_there_is_not(capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "table3"])
+    assert main(["reproduce", "fig1", "my.toml"]) == 2
+    assert "reproduce has its own settings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", CHOSEN)
+def test_what_was_chosen_is_in_the_grids_and_can_be_run(table):
+    every = set(calibration.specs(table))
+    assert set(CHOSEN[table]) == set(GRIDS[table])
+    assert set(paper.TABLES[table]) <= set(GRIDS[table])
+    for spec in CHOSEN[table].values():
+        assert spec in every
+    for spec in every:
+        assert plan(None, calibration.PROTOCOL[table], [spec], ["none"])
+
+
+def test_distance():
+    goal = paper.FASHION_MNIST["fairmean"]
+    exact = Row("fairmean", dict(zip(paper.ATTACKS, goal, strict=True)))
+    assert distance(exact, goal) == 0
+    off = {attack: (a + 1, v, w - 2) for attack, (a, v, w) in exact.cells.items()}
+    assert distance(Row("fairmean", off), goal) == pytest.approx(1.0)
+    lost = Row("fairmean", exact.cells | {"none": (math.nan,) * 3})
+    assert math.isnan(distance(lost, goal))
+    assert nearest([lost, Row("fairmean", off)], "table2", "fairmean").cells == off
+
+
+def test_a_search_is_written_and_read_back(tmp_path):
+    records = [
+        {
+            "spec": "mean:train.lr=0.1",
+            "attack": a,
+            "status": "finished",
+            "average": 80.123,
+            "variance": 4.0,
+            "worst": 70.0,
+        }
+        for a in paper.ATTACKS
+    ] + [{"spec": "mean:train.lr=9", "attack": "none", "status": "diverged", **dict.fromkeys(paper.METRICS, math.nan)}]
+    calibration.write(tmp_path / "x.csv", records)
+    good, lost = calibration.read(tmp_path / "x.csv")
+    assert good.cells["pairwise"] == (80.12, 4.0, 70.0)
+    assert math.isnan(lost.cells["none"][0])
+
+
+def test_orderings_and_far_cells():
+    rows = [Row(m, dict(zip(paper.ATTACKS, cells, strict=True))) for m, cells in paper.FASHION_MNIST.items()]
+    assert all(line.endswith("yes") for line in render.orderings("table2", rows))
+    assert render.far_cells("table2", rows) == []
+    moved = [Row(r.spec, r.cells | {"pairwise": (60.0, 1.0, 99.0)}) if r.method == "fedavg" else r for r in rows]
+    assert any("no, FedAvg: 99.00" in line for line in render.orderings("table2", moved))
+    assert len(render.far_cells("table2", moved)) == 2
+
+
+def test_every_method_is_tuned():
+    assert {name.rstrip("+-") if name in ("term+", "term-") else name for name in tuning.TUNING} == set(named_methods())
+    for _, spec in tuning.specs():
+        name, *settings = spec.split(":")
+        own = {s.split("=")[0]: s.split("=")[1] for s in settings if "." not in s.split("=")[0]}
+        parse(gather(None, {"method": {"name": name, **{k: eval(v.title()) for k, v in own.items()}}}))
+
+
+def test_the_choice_is_by_validation_score():
+    def record(spec, average, worst, seed=1):
+        return {"method": "mean", "spec": spec, "seed": seed, "average": average, "worst": worst}
+
+    records = [
+        record("mean:train.lr=0.1", 80, 60),
+        record("mean:train.lr=0.2", 80, 62),
+        record("mean:train.lr=0.4", 80, 62),
+    ]
+    assert tuning.choose(records) == {"mean": "mean:train.lr=0.2"}
+    records.append(record("mean:train.lr=0.8", 99, 99))
+    records.append(record("mean:train.lr=0.8", math.nan, math.nan, seed=2))
+    assert tuning.choose(records) == {"mean": "mean:train.lr=0.2"}
+
+
+def test_validation_data_are_training_samples_held_out(monkeypatch):
+    monkeypatch.setattr(tuning, "HELD_OUT", 1000)
+    whole, part = tuning.data.load("fashion-mnist-mini"), tuning.validation("fashion-mnist-mini")
+    assert (part.test_x == whole.train_x[-1000:]).all()
+    assert len(part.train_y) == len(whole.train_y) - 1000
