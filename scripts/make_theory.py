@@ -132,11 +132,11 @@ def attacks(folder: str) -> None:
 
 def training(folder: str) -> None:
     """Dispersion along training without attack; the MLP at Mean's step size, so that only the weighting differs."""
-    settings = {"theory": True, "attack.name": "none", "train.rounds": 400, "train.lr": 0.05}
+    settings = {"theory": True, "attack.name": "none", "train.rounds": 1500, "train.lr": 0.02}
     rows = []
     for kappa in (0.0, 1.0, 4.0, 16.0):
         c = certified(folder, **settings, **{"method.name": "fairmean-normalised", "method.kappa": kappa})
-        for t in range(0, len(c.columns["round"]), 5):
+        for t in range(0, len(c.columns["round"]), 15):
             figures = {name: float(c.columns[name][t]) for name in ("mean_loss", "dispersion", "variance")}
             rows.append({"kappa": kappa, "round": int(c.columns["round"][t]), **figures})
     save("training", rows)

@@ -2,15 +2,18 @@
 
 import csv
 import math
+from pathlib import Path
 
 import pytest
 
 from fairmean.cli import main
 from fairmean.config import gather, parse
 from fairmean.methods import named_methods
-from fairmean.reproduce import calibration, paper, render, tuning
+from fairmean.reproduce import calibration, evidence, paper, render, tuning
 from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row, distance, nearest
 from fairmean.study import plan
+
+RESULTS = Path(__file__).parent.parent.parent / "results"
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +79,24 @@ def test_what_was_chosen_is_in_the_grids_and_can_be_run(table):
         assert spec in every
     for spec in every:
         assert plan(None, calibration.PROTOCOL[table], [spec], ["none"])
+
+
+@pytest.mark.parametrize("table", CHOSEN)
+def test_what_was_chosen_is_the_nearest_of_the_search(table):
+    rows = calibration.read(RESULTS / f"calibration-{table}.csv")
+    assert {row.spec for row in rows} == set(calibration.specs(table))
+    for method, spec in CHOSEN[table].items():
+        target = None if method in paper.TABLES[table] else "fairmean"
+        assert nearest(rows, table, method, target).spec == spec
+
+
+@pytest.mark.parametrize("dataset", evidence.TUNED)
+def test_what_was_tuned_is_the_choice_of_the_tuning_runs(dataset):
+    with open(RESULTS / f"tuning-{dataset}.csv", newline="") as file:
+        records = [row | {m: float(row[m] or "nan") for m in paper.METRICS} for row in csv.DictReader(file)]
+    assert tuning.choose(records) == evidence.TUNED[dataset]
+    ran = {(record["method"], record["spec"]) for record in records}
+    assert {pair for pair in tuning.specs() if pair[0] in evidence.TUNED[dataset]} == ran
 
 
 def test_distance():

@@ -43,7 +43,7 @@ class Check:
     @property
     def slack(self) -> float:
         """right/left: how many times larger the bound is than what it bounds."""
-        return self.right / self.left if self.left else math.inf
+        return self.right / self.left if self.left > 0 < self.right else math.inf
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,10 @@ def _steps(certificate: Certificate, found: dict[str, Check]) -> list[str]:
             f"{path.safe_step:.3g}, too long from round {size.broken} on: Theorem 2 promises nothing for this run."
         )
     if not descent.holds:
-        lines.append(f"✗ descent failed in {descent.share:.0%} of the rounds, first in round {descent.broken}.")
+        lines.append(
+            f"✗ Φ_R fell by less than promised, or rose, in {descent.share:.0%} of the rounds, first in round "
+            f"{descent.broken}."
+        )
     verdict = "as promised" if certificate.covered else "though not promised"
     if theorem.holds:
         lines.append(

@@ -1,0 +1,173 @@
+"""The claims of docs/claims.md as comparisons, and their verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairmean.reproduce import paper
+from fairmean.reproduce.statistics import Difference, holm, paired
+
+SEVEN = tuple(paper.FASHION_MNIST)
+SIX = tuple(name for name in SEVEN if name != "fairmean")
+ATTACKED = ("random", "random_class", "pairwise")
+EVERY = ("none", *ATTACKED)
+BETTER = {"average": 1, "variance": -1, "worst": 1}
+THREE_POISONED = "pairwise, δ = 0.3"
+
+Values = Callable[[str, str, str], NDArray[np.float64] | None]
+"""(method, attack, metric) → one value per draw, or None where it was not run."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """x is better than y in this metric under this attack, when ``plus`` is added to x."""
+
+    x: str
+    y: str
+    metric: str
+    attack: str
+    plus: float = 0.0
+
+    @property
+    def sign(self) -> int:
+        """Of x − y, if x is better."""
+        return BETTER[self.metric]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Some comparisons that should all come out as claimed."""
+
+    name: str
+    text: str
+    comparisons: tuple[Comparison, ...]
+
+
+def _all(
+    x: str, ys: Iterable[str], metrics: Iterable[str], attacks: Iterable[str], plus: float = 0.0
+) -> tuple[Comparison, ...]:
+    return tuple(Comparison(x, y, m, a, plus) for y, m, a in product(ys, metrics, attacks))
+
+
+ALL = ("average", "variance", "worst")
+CLAIMS = (
+    Claim(
+        "P1",
+        "Without attack, FairMean is fairer than the average objective",
+        _all("fairmean", ("mean", "fedavg"), ("variance", "worst"), ("none",)),
+    ),
+    Claim(
+        "P2",
+        "Under attack, FairMean has the lowest variance of the seven",
+        _all("fairmean", SIX, ("variance",), ATTACKED),
+    ),
+    Claim(
+        "P3",
+        "Under attack, FairMean has the highest worst accuracy of the seven",
+        _all("fairmean", SIX, ("worst",), ATTACKED),
+    ),
+    Claim("P4", "FairMean's average stays within 2.5 points", _all("fairmean", SIX, ("average",), EVERY, plus=2.5)),
+    Claim(
+        "P5",
+        "The bound limits what unbounded weights amplify",
+        _all("fairmean", ("qffl", "term+"), ("worst",), ATTACKED),
+    ),
+    Claim(
+        "P6",
+        "Screening and trimming discard what fairness needs",
+        _all("fairmean", ("h-nobs", "qffl+cwtm"), ("worst",), ATTACKED),
+    ),
+    Claim(
+        "P7",
+        "Mean does better than robust aggregation under label poisoning",
+        _all("mean", ("median", "cwtm", "krum", "rfa", "faba"), ("average",), ATTACKED),
+    ),
+    Claim(
+        "P8",
+        "With three poisoned clients FairMean is fairer than q-FFL",
+        _all("fairmean", ("qffl",), ("variance", "worst"), (THREE_POISONED,)),
+    ),
+    Claim(
+        "S1",
+        "Without attack, split is fairer than Mean",
+        _all("fairmean-split", ("mean",), ("variance", "worst"), ("none",)),
+    ),
+    Claim(
+        "S2",
+        "Under pairwise and random_class, split beats Mean",
+        _all("fairmean-split", ("mean",), ALL, ("pairwise", "random_class")),
+    ),
+    Claim("S3", "Under random, split beats Mean", _all("fairmean-split", ("mean",), ALL, ("random",))),
+    Claim(
+        "S4",
+        "Split beats distrust alone (TERM, t < 0)",
+        _all("fairmean-split", ("term-",), ("worst",), ATTACKED)
+        + _all("fairmean-split", ("term-",), ("variance",), ("none",)),
+    ),
+    Claim("S5", "Split beats FairMean under attack", _all("fairmean-split", ("fairmean",), ALL, ATTACKED)),
+)
+QUESTIONS = (
+    Claim(
+        "Q1", "What the weighting adds over Mean at an equal step", _all("fairmean-normalised", ("mean",), ALL, EVERY)
+    ),
+    Claim("Q2", "FairMean against Mean, each at its own step", _all("fairmean", ("mean",), ALL, EVERY)),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A comparison with its difference and corrected p-value."""
+
+    comparison: Comparison
+    difference: Difference
+    p: float
+
+    @property
+    def as_claimed(self) -> bool:
+        """The sign of the mean difference."""
+        return self.difference.mean * self.comparison.sign > 0
+
+    @property
+    def significant(self) -> bool:
+        """At 5 %, corrected."""
+        return self.p < 0.05
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``word``: holds, leans, fails or open (docs/claims.md); or untested."""
+
+    claim: Claim
+    outcomes: tuple[Outcome, ...]
+    word: str
+
+
+def judge(claims: Sequence[Claim], values: Values) -> list[Verdict]:
+    """All claims of one data set, their p-values corrected together; comparisons that were not run are left out."""
+    found: list[tuple[Claim, Comparison, Difference]] = []
+    for claim in claims:
+        for c in claim.comparisons:
+            x, y = values(c.x, c.attack, c.metric), values(c.y, c.attack, c.metric)
+            if x is not None and y is not None:
+                found.append((claim, c, paired(x, y, c.plus)))
+    corrected = holm([difference.p for _, _, difference in found])
+    verdicts = []
+    for claim in claims:
+        mine = tuple(Outcome(c, d, p) for (owner, c, d), p in zip(found, corrected, strict=True) if owner is claim)
+        verdicts.append(Verdict(claim, mine, _word(mine)))
+    return verdicts
+
+
+def _word(outcomes: Sequence[Outcome]) -> str:
+    if not outcomes:
+        return "untested"
+    if any(not o.as_claimed and o.significant for o in outcomes):
+        return "fails"
+    if all(o.as_claimed for o in outcomes):
+        return "holds" if all(o.significant for o in outcomes) else "leans"
+    return "open"

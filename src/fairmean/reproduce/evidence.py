@@ -1,0 +1,142 @@
+"""The evidence: every method over many paired draws, with hyper-parameters that tuning chose (docs/claims.md)."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairmean.reproduce.claims import ATTACKED, THREE_POISONED
+from fairmean.reproduce.tuning import SETTINGS
+from fairmean.study import Report, compare, label
+
+ATTACKS = ("none", *ATTACKED)
+DRAWS = {"fashion-mnist": range(1001, 1021), "cifar10": range(1001, 1011)}
+METRICS = ("average", "variance", "worst")
+FIELDS = ("method", "spec", "dtype", "attack", "seed", "status", *METRICS)
+
+TUNED: dict[str, dict[str, str]] = {
+    "fashion-mnist": {
+        "mean": "mean:train.lr=0.4",
+        "fedavg": "fedavg:train.lr=0.4",
+        "qffl": "qffl:q=0.1:train.lr=0.4",
+        "adafed": "adafed:gamma=0.5:normalise=true:train.lr=3.0",
+        "fedmgda+": "fedmgda+:epsilon=0.1:train.lr=3.0",
+        "h-nobs": "h-nobs:q=0.1:train.lr=0.4",
+        "qffl+cwtm": "qffl+cwtm:q=0.5:train.lr=0.4",
+        "fairmean": "fairmean:kappa=0.5:train.lr=0.4",
+        "fairmean-normalised": "fairmean-normalised:kappa=16.0:train.lr=0.4",
+        "fairmean-split": "fairmean-split:train.lr=0.4",
+        "term+": "term:t=1.0:train.lr=0.4",
+        "term-": "term:t=-0.5:train.lr=0.4",
+        "term-hierarchical": "term-hierarchical:t_in=-0.5:train.lr=0.8",
+        "drfl": "drfl:train.lr=0.4",
+        "qffl-normalised": "qffl-normalised:q=0.1:train.lr=0.8",
+        "fairmoo": "fairmoo:train.lr=0.4",
+        "rfa": "rfa:train.lr=0.4",
+        "faba": "faba:train.lr=0.4",
+        "krum": "krum:train.lr=0.2",
+        "multi-krum": "multi-krum:train.lr=0.4",
+        "cwtm": "cwtm:train.lr=0.8",
+        "median": "median:train.lr=0.8",
+        "centered-clipping": "centered-clipping:train.lr=0.8",
+        "lfighter": "lfighter:train.lr=0.2",
+    },
+}
+"""What ``tuning.choose`` gave from results/tuning-*.csv."""
+
+DTYPES = {"adafed": "float32", "fedmgda+": "float32", **dict.fromkeys(("cwtm", "qffl+cwtm", "median"), "tf32")}
+"""Where bfloat16, the rest's, is not exact enough (docs/performance.md)."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The long table of one data set."""
+
+    dataset: str
+    records: list[dict[str, Any]]
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, str], dict[int, dict[str, Any]]]:
+        found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+        for record in self.records:
+            found.setdefault((record["method"], record["attack"]), {})[record["seed"]] = record
+        return found
+
+    @property
+    def seeds(self) -> list[int]:
+        """The draws."""
+        return sorted({record["seed"] for record in self.records})
+
+    @property
+    def methods(self) -> list[str]:
+        """In the order of the table."""
+        return list(dict.fromkeys(record["method"] for record in self.records))
+
+    def values(self, method: str, attack: str, metric: str) -> NDArray[np.float64] | None:
+        """One number per draw, NaN where the run diverged; None where there is no such run."""
+        mine = self._by_key.get((method, attack))
+        if mine is None:
+            return None
+        return np.array([mine[seed][metric] if seed in mine else math.nan for seed in self.seeds])
+
+
+def run(
+    dataset: str,
+    methods: Iterable[str] | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    attacks: Sequence[str] = ATTACKS,
+    report: Report | None = None,
+    **overrides: Any,
+) -> list[dict[str, Any]]:
+    """Records of these methods over these draws; the precision of each is its own, unless ``train.dtype`` is given."""
+    chosen = {name: TUNED[dataset][name] for name in methods or TUNED[dataset]}
+    settings = SETTINGS[dataset] | {
+        "data.name": dataset,
+        "attack.pick": "random",
+        "run.name": f"evidence-{dataset}",
+        "run.eval_every": 1000,
+    }
+    told = {attack: "pairwise:clients=3" if attack == THREE_POISONED else attack for attack in attacks}
+    names = {label(spec): name for name, spec in chosen.items()}
+    attack_names = {label(spec): attack for attack, spec in told.items()}
+    records = []
+    for dtype in dict.fromkeys(DTYPES.get(name, "bfloat16") for name in chosen):
+        some = [spec for name, spec in chosen.items() if DTYPES.get(name, "bfloat16") == dtype]
+        lists: dict[str, Any] = {"methods": some, "attacks": list(told.values())}
+        lists["seeds"] = list(seeds or DRAWS[dataset])
+        found = compare(report=report, **lists, **settings | {"train.dtype": dtype} | overrides)
+        for record in found.records:
+            name = names[record["method"]]
+            row = {"method": name, "spec": chosen[name], "dtype": overrides.get("train.dtype", dtype)}
+            row |= {"attack": attack_names[record["attack"]], "seed": record["seed"], "status": record["status"]}
+            records.append(row | {metric: record[metric] for metric in METRICS})
+    return records
+
+
+def write(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """A long table, compressed, the same bytes for the same records."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, FIELDS, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for record in records:
+        rounded = {m: "" if math.isnan(record[m]) else f"{record[m]:.4f}" for m in METRICS}
+        writer.writerow({**record, **rounded})
+    file.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+def read(file: Path, dataset: str) -> Evidence:
+    """What ``write`` wrote."""
+    rows = csv.DictReader(io.StringIO(gzip.decompress(file.read_bytes()).decode()))
+    records = [{**row, "seed": int(row["seed"]), **{m: float(row[m] or "nan") for m in METRICS}} for row in rows]
+    return Evidence(dataset, records)
