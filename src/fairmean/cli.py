@@ -23,6 +23,7 @@ from fairmean.importing import import_module
 from fairmean.methods import named_methods
 from fairmean.progress import Live
 from fairmean.reproduce import command as reproduce
+from fairmean.reproduce import evidence
 from fairmean.runfolder import to_json
 from fairmean.study import Comparison, compare, plan, spread
 from fairmean.theory import words
@@ -162,12 +163,18 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(call=_check)
 
     again = verbs.add_parser("reproduce", help="the paper's tables and figures, ours | paper's")
-    again.add_argument("what", choices=("table1", "table2", "fig1", "fig2", "all"), help="table1: CIFAR-10")
+    again.add_argument(
+        "what", choices=(*reproduce.WHAT, "all", "evidence"), help="table1: CIFAR-10; evidence: the page of many draws"
+    )
     again.add_argument("settings", nargs="*", metavar="key=value", help="as train.device=cpu")
     again.add_argument("--out", default="reproduced", metavar="FOLDER", help="results; default: %(default)s")
     again.add_argument("--quick", action="store_true", help="embedded images, three rounds: does everything work?")
     again.add_argument("--search", action="store_true", help="the whole grids of the calibration, for hours or a GPU")
     again.add_argument("--quiet", action="store_true", help="no progress")
+    again.add_argument("--tables", default="results", metavar="FOLDER", help="evidence: stored tables; %(default)s")
+    again.add_argument("--draw", type=int, metavar="SEED", help="evidence: run this draw again, beside what is stored")
+    again.add_argument("--data", default="fashion-mnist", choices=evidence.TUNED, help="with --draw; %(default)s")
+    again.add_argument("--methods", metavar="A,B", help="with --draw: only these")
     again.set_defaults(call=_reproduce)
 
     advice = verbs.add_parser(
@@ -306,10 +313,19 @@ def _reproduce(arguments: argparse.Namespace) -> None:
     source, overrides = _settings(arguments.settings)
     if source is not None:
         raise UserError(f"'{source}': reproduce has its own settings; change some of them with key=value")
+    tables, out = Path(arguments.tables), Path(arguments.out)
+    if arguments.what == "evidence" and arguments.draw is None:
+        reproduce.evidence_page(tables, Path("docs"))
+        return
+    if arguments.what == "evidence":
+        chosen = tables, arguments.data, arguments.draw, _split(arguments.methods), out
+        with Live(arguments.quiet) as live:
+            reproduce.draw_again(*chosen, live.study, **overrides)
+        return
     for what in reproduce.check(arguments.what):
         with Live(arguments.quiet) as live:
             options = {"quick": arguments.quick, "search": arguments.search, "report": live.study}
-            reproduce.reproduce(what, Path(arguments.out), **options, **overrides)
+            reproduce.reproduce(what, out, **options, **overrides)
 
 
 def _advise(arguments: argparse.Namespace) -> None:

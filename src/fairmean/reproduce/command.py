@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from fairmean.config import gather, parse
-from fairmean.errors import UserError
+from fairmean.errors import UserError, unknown
 from fairmean.experiment import build_simulator, resolve
-from fairmean.reproduce import calibration, figures, paper, render
+from fairmean.reproduce import calibration, evidence, figures, page, paper, render
 from fairmean.reproduce.calibration import CHOSEN, PROTOCOL, Row
 from fairmean.study import Report, compare, label
+from fairmean.tables import columns
 
 WHAT = ("table1", "table2", "fig1", "fig2")
 DELTAS = (0.0, 0.1, 0.2, 0.3)
@@ -109,6 +110,57 @@ def _figure2(folder: Path, quick: bool, report: Report | None, say: Say, overrid
         theirs = f"{stated['variance']:.2f}, {stated['worst']:.2f}"
         say(f"δ = 0.3, {render.NAMES[method]}: variance {variance:.2f}, worst {worst:.2f} (paper: {theirs})")
     return [folder / f"{name}.csv", *figures.figure2(folder, DELTAS, curves)]
+
+
+def evidence_page(tables: Path, docs: Path, say: Say = print) -> None:
+    """docs/evidence.md and its figures, from the stored tables."""
+    found = [evidence.read(file, name) for name in evidence.TUNED if (file := _stored(tables, name)).exists()]
+    if not found:
+        raise UserError(f"'{tables}' holds no evidence-*.csv.gz; name the project's results folder with --tables")
+    note = tables / "evidence.txt"
+    made = note.read_text(encoding="utf-8").strip() if note.exists() else ""
+    written = [file for one in found for file in page.forest(one, docs / "evidence")]
+    (docs / "evidence.md").write_text(page.page(found, "evidence", made), encoding="utf-8")
+    say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
+
+
+def _stored(tables: Path, dataset: str) -> Path:
+    return tables / f"evidence-{dataset}.csv.gz"
+
+
+def draw_again(
+    tables: Path,
+    dataset: str,
+    seed: int,
+    methods: Sequence[str] | None,
+    folder: Path,
+    report: Report | None = None,
+    say: Say = print,
+    **overrides: Any,
+) -> float:
+    """One draw of the evidence from scratch, beside what is stored; the largest difference in points."""
+    stored = evidence.read(_stored(tables, dataset), dataset)
+    for name in methods or ():
+        if name not in stored.methods:
+            raise unknown("method of the evidence", name, stored.methods)
+    if seed not in stored.seeds:
+        raise UserError(f"--draw {seed}: the stored draws are {stored.seeds[0]} … {stored.seeds[-1]}")
+    before = {(r["method"], r["attack"]): r for r in stored.records if r["seed"] == seed}
+    names = [name for name in stored.methods if not methods or name in methods]
+    settings = {"run.dir": str(folder / "runs")} | overrides
+    records = evidence.run(dataset, names, seeds=[seed], report=report, **settings)
+    rows, largest = [], 0.0
+    for record in records:
+        kept = before[record["method"], record["attack"]]
+        row = [record["method"], record["attack"]]
+        for metric in evidence.METRICS:
+            row.append(f"{record[metric]:.2f} | {kept[metric]:.2f}")
+            if metric != "variance":
+                largest = max(largest, abs(record[metric] - kept[metric]))
+        rows.append(row)
+    say(columns(rows, [f"draw {seed}, now | stored", "attack", *evidence.METRICS]))
+    say(f"largest difference in average or worst accuracy: {largest:.2f} points")
+    return largest
 
 
 def _announce(what: str, runs: int, settings: dict[str, Any], say: Say) -> None:

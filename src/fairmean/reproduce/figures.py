@@ -14,7 +14,7 @@ from fairmean.reproduce.render import NAMES
 from fairmean.transform import marginal_weight, phi
 
 
-def _plots() -> Any:
+def plots() -> Any:
     try:
         import matplotlib as mpl
     except ImportError:
@@ -26,7 +26,7 @@ def _plots() -> Any:
     return plt
 
 
-def _save(plt: Any, figure: Any, folder: Path, name: str) -> list[Path]:
+def save(plt: Any, figure: Any, folder: Path, name: str) -> list[Path]:
     figure.tight_layout()
     files = [folder / f"{name}.{kind}" for kind in ("pdf", "png")]
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def _save(plt: Any, figure: Any, folder: Path, name: str) -> list[Path]:
 
 def figure1(folder: Path) -> list[Path]:
     """The transform φ(z) − z and the weight a(z): κ at τ = 1, and one larger τ."""
-    plt = _plots()
+    plt = plots()
     z = torch.linspace(0, 5, 500, dtype=torch.float64)
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 2.9))
     for kappa, tau, style in ((0.5, 1.0, "C2-"), (1.0, 1.0, "C0-"), (2.0, 1.0, "C3-"), (1.0, 2.0, "C1--")):
@@ -49,12 +49,12 @@ def figure1(folder: Path) -> list[Path]:
     left.set(xlabel="loss $z$", ylabel=r"$\phi_{\kappa,\tau}(z)-z$", title="(a)")
     right.set(xlabel="loss $z$", ylabel=r"$a_{\kappa,\tau}(z)$", title="(b)")
     left.legend(frameon=False)
-    return _save(plt, figure, folder, "fig1")
+    return save(plt, figure, folder, "fig1")
 
 
 def figure2(folder: Path, deltas: Sequence[float], curves: Mapping[str, Sequence[paper.Cell]]) -> list[Path]:
     """Variance, worst and average against the poisoned fraction; crosses are the paper's two stated points each."""
-    plt = _plots()
+    plt = plots()
     figure, axes = plt.subplots(1, 3, figsize=(10, 3))
     for number, (method, cells) in enumerate(curves.items()):
         for axis, metric in zip(axes, ("variance", "worst", "average"), strict=True):
@@ -65,4 +65,4 @@ def figure2(folder: Path, deltas: Sequence[float], curves: Mapping[str, Sequence
                 axis.plot([0.3], [stated], "x", color=f"C{number}", markersize=8)
             axis.set(xlabel=r"poisoned fraction $\delta$", title=metric)
     axes[0].legend(frameon=False, fontsize=7)
-    return _save(plt, figure, folder, "fig2")
+    return save(plt, figure, folder, "fig2")

@@ -1,0 +1,190 @@
+"""docs/evidence.md and its figures, from the stored tables alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairmean.reproduce.claims import CLAIMS, QUESTIONS, THREE_POISONED, Outcome, Verdict, judge
+from fairmean.reproduce.evidence import ATTACKS, METRICS, Evidence
+from fairmean.reproduce.figures import plots, save
+from fairmean.reproduce.render import NAMES
+from fairmean.reproduce.statistics import Difference, holm, paired
+
+TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+_MARK = "\\*"
+
+
+def name(method: str) -> str:
+    """As the tables show it."""
+    return NAMES.get(method, {"term+": "TERM, t > 0", "term-": "TERM, t < 0"}.get(method, f"`{method}`"))
+
+
+def _digits(value: float) -> str:
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def absolute(values: Sequence[float] | np.ndarray[Any, Any]) -> str:
+    """Mean ± the half-width of its 95 % interval."""
+    d = paired(values, np.zeros(len(values)))
+    return "diverged" if math.isnan(d.mean) else f"{_digits(d.mean)} ± {_digits(d.half)}"
+
+
+def relative(difference: Difference, p: float) -> str:
+    """A difference with its interval, marked if significant at 5 % after correction."""
+    if math.isnan(difference.mean):
+        return "–"
+    sign = "+" if difference.mean >= 0 else "−"
+    mark = _MARK if p < 0.05 else ""
+    return f"{sign}{_digits(abs(difference.mean))} ± {_digits(difference.half)}{mark}"
+
+
+def differences(evidence: Evidence, baseline: str) -> dict[tuple[str, str, str], tuple[Difference, float]]:
+    """(method, attack, metric) → difference to the baseline and its p-value, corrected for the whole table."""
+    found: dict[tuple[str, str, str], Difference] = {}
+    for method, attack, metric in product(evidence.methods, ATTACKS, METRICS):
+        x, y = evidence.values(method, attack, metric), evidence.values(baseline, attack, metric)
+        if method != baseline and x is not None and y is not None:
+            found[method, attack, metric] = paired(x, y)
+    corrected = holm([d.p for d in found.values()])
+    return {key: (d, p) for (key, d), p in zip(found.items(), corrected, strict=True)}
+
+
+def table(evidence: Evidence, attack: str) -> Iterator[str]:
+    """One attack: absolute figures, differences to Mean and to FedAvg."""
+    yield f"| method | {' | '.join([*METRICS, *(f'Δ {b}: {m}' for b in ('Mean', 'FedAvg') for m in METRICS)])} |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    to = {baseline: differences(evidence, baseline) for baseline in ("mean", "fedavg")}
+    for method in evidence.methods:
+        cells = []
+        for metric in METRICS:
+            values = evidence.values(method, attack, metric)
+            cells.append("not run" if values is None else absolute(values))
+        for found in to.values():
+            cells += [relative(*found[key]) if (key := (method, attack, m)) in found else "" for m in METRICS]
+        yield f"| {name(method)} | {' | '.join(cells)} |"
+
+
+def verdicts(evidence: Evidence) -> list[Verdict]:
+    """Of the claims, and of the questions, corrected together."""
+    return judge((*CLAIMS, *QUESTIONS), evidence.values)
+
+
+def _outcome(o: Outcome) -> str:
+    c, d = o.comparison, o.difference
+    plus = f" + {c.plus:g}" if c.plus else ""
+    state = "as claimed" if o.as_claimed else "against it"
+    lost = f", {d.lost} lost" if d.lost else ""
+    count = d.positive if c.sign > 0 else d.n - d.positive
+    return (
+        f"| {name(c.x)}{plus} − {name(c.y)} | {c.metric} | {c.attack} | {relative(d, o.p)} | {count} of {d.n}{lost} "
+        f"| {o.p:.2g} | {state}{'' if o.significant else ', not significant'} |"
+    )
+
+
+def claims_page(evidence: Evidence) -> Iterator[str]:
+    """The verdict on every claim, and every comparison behind it."""
+    judged = verdicts(evidence)
+    yield "| | claim | verdict | comparisons as claimed | of them significant | significantly against |"
+    yield "|---|---|---|---|---|---|"
+    for v in judged:
+        if v.claim in QUESTIONS:
+            continue
+        good = [o for o in v.outcomes if o.as_claimed]
+        strong = sum(o.significant for o in good)
+        against = sum(o.significant and not o.as_claimed for o in v.outcomes)
+        counts = f"{len(good)} of {len(v.outcomes)} | {strong} | {against}"
+        yield f"| {v.claim.name} | {v.claim.text} | **{v.word}** | {counts} |"
+    for v in judged:
+        if not v.outcomes:
+            continue
+        yield ""
+        yield f"<details><summary>{v.claim.name}: {v.claim.text}</summary>"
+        yield ""
+        yield "| | metric | attack | difference, 95 % CI | draws with the claimed sign | p, corrected | |"
+        yield "|---|---|---|---|---|---|---|"
+        for o in v.outcomes:
+            yield _outcome(o)
+        yield ""
+        yield "</details>"
+
+
+def in_words(evidence: Evidence) -> Iterator[str]:
+    """What a reader wants to know first, made from the figures."""
+    for method in ("fairmean-normalised", "fairmean", "fairmean-split"):
+        if method not in evidence.methods:
+            continue
+        found = differences(evidence, "mean")
+        for attack in ATTACKS:
+            parts = [f"{m} {relative(*found[method, attack, m])}" for m in METRICS if (method, attack, m) in found]
+            where = "without attack" if attack == "none" else f"under {attack}"
+            if parts:
+                yield f"- {name(method)} against Mean {where}: {', '.join(parts)}"
+
+
+def forest(evidence: Evidence, folder: Path) -> list[Path]:
+    """Differences to Mean with their intervals: methods down, attacks across, average and worst."""
+    plt = plots()
+    found = differences(evidence, "mean")
+    methods = [m for m in evidence.methods if m != "mean"][::-1]
+    figure, axes = plt.subplots(2, len(ATTACKS), figsize=(13, 0.5 * len(methods) + 2), sharey=True)
+    for row, metric in enumerate(("worst", "average")):
+        for axis, attack in zip(axes[row], ATTACKS, strict=True):
+            for place, method in enumerate(methods):
+                if (method, attack, metric) in found:
+                    d, p = found[method, attack, metric]
+                    colour = "0.6" if not p < 0.05 else "C2" if d.mean > 0 else "C3"
+                    axis.errorbar([d.mean], [place], xerr=[d.half], fmt="o", color=colour, markersize=4)
+            axis.axvline(0, color="k", linewidth=0.6)
+            axis.set(title=f"{metric}, {attack}")
+            axis.set_yticks(range(len(methods)), [name(m).strip("`") for m in methods], fontsize=7)
+    return save(plt, figure, folder, f"evidence-{evidence.dataset}")
+
+
+def page(found: Sequence[Evidence], pictures: str, made: str) -> str:
+    """The whole page."""
+    lines = [
+        "# Evidence",
+        "",
+        "<!-- made by `fairmean reproduce evidence` from results/evidence-*.csv.gz: edit the code, not this page -->",
+        "",
+        "What the methods do over many paired draws, with step sizes and hyper-parameters chosen on clean validation "
+        "data of other draws. The claims and their tests were [written before the runs](claims.md); the calibrated "
+        "reproduction of the paper's own tables is [something else](reproduction.md).",
+        "",
+        made,
+        "",
+        f"Figures are means over draws ± the half-width of the 95 % confidence interval; {_MARK} marks differences "
+        "that are significant at 5 % after Holm's correction for the whole table. Accuracy in %, variance in %², over "
+        "regular clients.",
+    ]
+    for evidence in found:
+        title = TITLES[evidence.dataset]
+        lines += ["", f"## {title}: {len(evidence.seeds)} draws, {len(evidence.methods)} methods", ""]
+        lines += [*in_words(evidence), "", f"![Differences to Mean]({pictures}/evidence-{evidence.dataset}.png)", ""]
+        lines += [f"### Claims on {title}", "", *claims_page(evidence)]
+        for attack in ATTACKS:
+            head = "Without attack" if attack == "none" else f"Under {attack}"
+            lines += ["", f"### {head}, {title}", "", *table(evidence, attack)]
+        if evidence.values("fairmean", THREE_POISONED, "worst") is not None:
+            lines += [
+                "",
+                f"### Three poisoned clients ({THREE_POISONED}), {title}",
+                "",
+                *_short(evidence, THREE_POISONED),
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _short(evidence: Evidence, attack: str) -> Iterator[str]:
+    yield "| method | average | variance | worst |"
+    yield "|---|---|---|---|"
+    for method in evidence.methods:
+        values = [evidence.values(method, attack, metric) for metric in METRICS]
+        if values[0] is not None:
+            yield f"| {name(method)} | {' | '.join(absolute(v) for v in values if v is not None)} |"
