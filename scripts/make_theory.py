@@ -210,7 +210,7 @@ def draw() -> None:
             label = f"κ = {kappa:g}" if kappa else "Mean"
             axis.plot([r["round"] for r in mine], [r[name] for r in mine], label=label)
     for axis, title in zip(axes, ("dispersion D₁", "variance of the losses", "mean loss"), strict=True):
-        axis.set(xlabel="round", title=title, yscale="log")
+        axis.set(xlabel="round", title=title)
     axes[0].legend(frameon=False)
     finish(figure, "dispersion")
 
@@ -228,8 +228,10 @@ def draw() -> None:
         right.plot([r["delta"] ** 2 for r in mine], [r["mean_squared_error"] for r in mine], "o-", label=attack)
     mine = [row for row in rows if row["attack"] == "pairwise" and row["rho"] == 1]
     right.plot([r["delta"] ** 2 for r in mine], [r["epsilon_path"] ** 2 for r in mine], "k:", label="ε² (pairwise)")
-    right.set(xlabel="δ²", ylabel="mean ‖e‖²", yscale="log", title="softmax regression, ρ = 1")
-    right.legend(frameon=False)
+    right.plot([0.01, 0.16], [0.1, 1.6], color="0.7", linewidth=0.8, label="∝ δ²")
+    right.set(xlabel="δ²", ylabel="mean ‖e‖²", xscale="log", yscale="log", title="softmax regression, ρ = 1")
+    right.legend(frameon=False, fontsize=7)
+    right.set_ylim(0.05, 400)
     finish(figure, "error")
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
@@ -246,15 +248,16 @@ def draw() -> None:
     given = advise()
     maps: dict[str, Callable[[dict[str, Any]], float]] = {
         "dispersion at the minimiser, × Mean's": lambda r: r["dispersion_fair"] / r["dispersion_average"],
-        "mean loss there, × Mean's": lambda r: r["mean_fair"] / r["mean_average"],
+        "mean loss there, % above Mean's": lambda r: 100 * (r["mean_fair"] / r["mean_average"] - 1),
         "safe step 1/L_Φ (MLP, start)": lambda r: given.estimate.step(r["kappa"], r["tau"]),
     }
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2))
     for axis, (title, value) in zip(axes, maps.items(), strict=True):
         grid = np.array([[value(r) for r in rows if r["kappa"] == kappa] for kappa in KAPPAS])
-        axis.imshow(np.log(grid), cmap="viridis", origin="lower", aspect="auto")
+        image = axis.imshow(np.log(grid), cmap="viridis", origin="lower", aspect="auto")
         for (i, j), number in np.ndenumerate(grid):
-            axis.text(j, i, f"{number:.3g}", ha="center", va="center", color="white", fontsize=7)
+            colour = "black" if image.norm(np.log(number)) > 0.6 else "white"
+            axis.text(j, i, f"{number:.2g}", ha="center", va="center", color=colour, fontsize=8)
         axis.set_xticks(range(len(TAUS)), [f"{tau:g}" for tau in TAUS])
         axis.set_yticks(range(len(KAPPAS)), [f"{kappa:g}" for kappa in KAPPAS])
         axis.set(xlabel="τ", ylabel="κ", title=title)

@@ -60,6 +60,28 @@ CHOSEN: dict[str, dict[str, str]] = {
 }
 """What the search gave: each method's nearest row. Methods that the paper has not are compared with its FairMean."""
 
+STARTING: dict[str, dict[str, str]] = {
+    "table1": {
+        "fedavg": "fedavg:train.lr=0.3",
+        "qffl": "qffl:q=0.1:train.lr=0.3",
+        "adafed": "adafed:gamma=1.0:train.lr=3.0:normalise=true",
+        "fedmgda+": "fedmgda+:epsilon=1.0:train.lr=3.0",
+        "h-nobs": "h-nobs:q=0.1:train.lr=0.3",
+        "qffl+cwtm": "qffl+cwtm:q=0.1:train.lr=0.3",
+        "fairmean": "fairmean:kappa=1.0:tau=1.0:train.lr=0.15",
+        "mean": "mean:train.lr=0.3",
+        "fairmean-normalised": "fairmean-normalised:kappa=1.0:tau=1.0:train.lr=0.3",
+        "fairmean-split": "fairmean-split:train.lr=0.3",
+    }
+}
+"""Tables that were not searched yet: settings that are usual in this line of research."""
+
+
+def chosen(table: str) -> dict[str, str]:
+    """A spec per method: what the search gave, or where it would start."""
+    return CHOSEN.get(table) or STARTING[table]
+
+
 DEFENCES = ("h-nobs", "qffl+cwtm")
 """Told f = 2 under attack and f = 0 without, where they equal q-FFL, as the paper's tables show."""
 
@@ -89,7 +111,7 @@ def specs(table: str, methods: Iterable[str] | None = None) -> Iterator[str]:
 
 def run(
     table: str,
-    chosen: Sequence[str],
+    some: Sequence[str],
     *,
     attacks: Sequence[str] = paper.ATTACKS,
     report: Report | None = None,
@@ -99,17 +121,17 @@ def run(
     """Records of these specs on the paper's draw; a defence without an attack is told f = 0."""
     settings = PROTOCOL[table] | {"run.name": table, "run.eval_every": 1000} | overrides
     records: list[dict[str, Any]] = []
-    defences = [spec for spec in chosen if spec.split(":")[0] in DEFENCES]
-    plain = [spec for spec in chosen if spec not in defences]
+    defences = [spec for spec in some if spec.split(":")[0] in DEFENCES]
+    plain = [spec for spec in some if spec not in defences]
     told = {f"{spec}:f={0 if clean else 2}": spec for spec in defences for clean in (True, False)}
-    for some, which in (
+    for these, which in (
         (plain, attacks),
         ([s for s in told if s.endswith("f=0")], [a for a in attacks if a == "none"]),
         ([s for s in told if s.endswith("f=2")], [a for a in attacks if a != "none"]),
     ):
-        if some and which:
-            names = {label(spec): told.get(spec, spec) for spec in some}
-            found = compare(methods=some, attacks=list(which), report=report, together=together, **settings)
+        if these and which:
+            names = {label(spec): told.get(spec, spec) for spec in these}
+            found = compare(methods=these, attacks=list(which), report=report, together=together, **settings)
             for record in found.records:
                 values = {"spec": names[record["method"]], **{key: record[key] for key in FIELDS[1:]}}
                 records.append(values)
