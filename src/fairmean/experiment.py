@@ -349,7 +349,7 @@ class Recorder:
         self.t = int(checkpoint["round"])
         self.swing.load(checkpoint["swing"])
         if "before" in checkpoint:
-            self.simulator.recall(checkpoint["before"], self.t)
+            self.simulator.recall(checkpoint["before"], checkpoint["running"], self.t)
         return self.simulator.agree(self.t)
 
     def checkpoint(self, t: int) -> None:
@@ -361,7 +361,7 @@ class Recorder:
             kept["swing"] = self.swing.state()
             monitor = self.simulator.monitor
             if monitor is not None and monitor.before is not None:
-                kept["before"] = monitor.before.w.clone()
+                kept["before"], kept["running"] = monitor.before.w.clone(), monitor.running.clone()
             self.folder.save(kept)
 
     def _flush(self) -> int | None:

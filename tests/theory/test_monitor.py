@@ -15,6 +15,7 @@ from fairmean.engine.monitor import MEASURED
 from fairmean.errors import UserError
 from fairmean.experiment import build_simulator, resolve
 from fairmean.study import compare
+from fairmean.theory.certificate import read
 from fairmean.transform import dispersion, marginal_weight, phi
 
 SMALL = {
@@ -162,6 +163,20 @@ def test_other_modes_are_measured_too(settings):
     static = not any(key.startswith("train.") for key in settings)
     assert all((row["secant"] != "") == static for row in rows[1:])
     assert all(float(row["gradient"]) > 0 for row in rows)
+
+
+def test_what_is_summed_up_on_the_way():
+    """L, α L_Φ and both sides of Theorem 2, from the other columns."""
+    folder = experiment.run(SMALL, **{"train.rounds": 6, "train.lr_decay": 0.9, "model.name": "linear"}).folder
+    c = {name: values[:-1] for name, values in read(folder)[0].items()}  # the last row has no step
+    L, G, A = (np.fmax.accumulate(np.nan_to_num(c[n])) for n in ("secant", "regular_gradient", "poisoned_distance"))
+    np.testing.assert_allclose(c["step"], 0.1 * 0.9 ** np.arange(6))
+    np.testing.assert_allclose(c["smoothness"], L)
+    np.testing.assert_allclose(c["step_times_smoothness"], c["step"] * (2 * L + G**2))
+    total = c["step"].cumsum()
+    np.testing.assert_allclose(c["stationarity"], (c["step"] * c["gradient"] ** 2).cumsum() / total)
+    epsilon = 0.4 * (2 * A + 2 * G)
+    np.testing.assert_allclose(c["bound"], 2 * c["objective"][0] / total + epsilon**2)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3])

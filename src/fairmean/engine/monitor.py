@@ -22,6 +22,7 @@ from fairmean.engine.net import Net
 from fairmean.federation import Federation
 from fairmean.products import pull
 from fairmean.rounds import Method, Outcome
+from fairmean.theory.bounds import attack_radius, smoothness
 from fairmean.transform import dispersion, marginal_weight, phi
 
 MEASURED = (
@@ -46,6 +47,10 @@ MEASURED = (
     "secant",  # max ‖∇f_i(w) − ∇f_i(w')‖/‖w − w'‖ over regular clients, w' the iterate before
     "objective_secant",  # the same for ∇Φ_R
     "jacobian",  # largest logit Jacobian of a few samples: at most Γ
+    "smoothness",  # L so far: the largest secant up to here
+    "step_times_smoothness",  # α L_Φ with L and G so far
+    "stationarity",  # average of ‖∇Φ_R‖² up to here, weighted by the steps: Theorem 2's left side
+    "bound",  # 2Φ_R(w⁰)/Σα + ε² with the constants so far: its right side
 )
 _BLOCK = 1024
 
@@ -73,6 +78,8 @@ class Monitor:
         self._spare: Tensor | None = None
         self._clean: tuple[list[int], Batch] | None = None
         self.before: Before | None = None
+        # L, G, A so far, Σα, Σα‖∇Φ_R‖², Φ_R(w⁰)
+        self.running = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, math.nan], dtype=torch.float64, device=net.flat.device)
         self._probes = probes(federation.x)
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,6 +125,7 @@ class Monitor:
             self._poisoning(values, batch, gradients[~regular], mean, regular)
         if self.static:
             self._compare(values, gradients, gradient, regular)
+            self._accumulate(values)
         else:
             self._spare = gradients
         if t % self.every == 0:
@@ -148,8 +156,24 @@ class Monitor:
             before.w.copy_(w)
         self.before = Before(w.clone() if before is None else before.w, gradients, fair)
 
-    def recall(self, w: Tensor, batch: Batch) -> None:
+    def _accumulate(self, values: dict[str, Tensor]) -> None:
+        """Constants so far, and both sides of Theorem 2."""
+        L, G, A, steps, squares, start = self.running
+        L, G = L.fmax(values["secant"]), G.fmax(values["regular_gradient"])
+        A = A.fmax(values["poisoned_distance"])
+        step = values["step"].nan_to_num()
+        steps, squares = steps + step, squares + step * values["gradient"] ** 2
+        start = torch.where(start.isnan(), values["objective"], start)
+        self.running = torch.stack([L, G, A, steps, squares, start])
+        delta = values["poisoned"] / values["clients"]
+        values["smoothness"] = L
+        values["step_times_smoothness"] = values["step"] * smoothness(self.kappa, self.tau, L, G)
+        values["stationarity"] = squares / steps
+        values["bound"] = 2 * start / steps + attack_radius(delta, self.kappa, A, G) ** 2
+
+    def recall(self, w: Tensor, running: Tensor, batch: Batch) -> None:
         """Be as after observing the iterate w: for a run that goes on from a checkpoint."""
+        self.running = running
         now = self.net.flat.clone()
         self.net.flat.copy_(w)
         gradients, losses, _ = self.gradients(batch)

@@ -172,10 +172,10 @@ class Simulator:
         gradients, losses, _ = self.monitor.gradients(batch)
         return self.monitor.observe(t, batch, gradients, losses, None, math.nan)
 
-    def recall(self, w: Tensor, t: int) -> None:
-        """Before going on with round t: w is the iterate of the round before."""
+    def recall(self, w: Tensor, running: Tensor, t: int) -> None:
+        """Before going on with round t: w is the iterate of the round before, ``running`` what was summed up there."""
         if self.monitor is not None:
-            self.monitor.recall(w, self._feed(t - 1, self.participants(t - 1)))
+            self.monitor.recall(w, running, self._feed(t - 1, self.participants(t - 1)))
 
     def _watched(self, t: int, batch: Batch, lr: float) -> tuple[Tensor, Outcome, Tensor]:
         """A round from every client's gradient, and what it shows."""

@@ -5,7 +5,7 @@
     H        ‖∇f_i − ∇F_R‖ of a poisoned client before it was poisoned, at most
     δ, ρ     fraction of clients that is poisoned, and of their samples that is relabelled, at most
 
-Numbers or arrays; nothing here knows of runs or tensors.
+Numbers, arrays or tensors; nothing here knows of runs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-Real = TypeVar("Real", float, NDArray[np.float64])
-Array = NDArray[np.float64]
+Real = TypeVar("Real", float, NDArray[np.float64], Tensor)
 
 
 def smoothness(kappa: float, tau: float, L: Real, G: Real) -> Real:
@@ -29,7 +29,7 @@ def smoothness(kappa: float, tau: float, L: Real, G: Real) -> Real:
     return (1 + kappa) * L + (kappa / tau) * G**2
 
 
-def attack_radius(delta: float, kappa: float, A: Real, G: Real) -> Real:
+def attack_radius(delta: float | Real, kappa: float, A: Real, G: Real) -> Real:
     """ε(δ,κ) = δ[(1+κ)A + 2κG] ≥ ‖e^t‖: how far poisoned clients can move the direction (Lemma 2).
 
     >>> attack_radius(0.2, 1.0, 3.0, 2.0)
