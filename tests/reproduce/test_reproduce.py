@@ -1,6 +1,7 @@
 """The paper's tables and figures: commands, calibration, rendering."""
 
 import csv
+import importlib.util
 import math
 from pathlib import Path
 
@@ -173,3 +174,11 @@ def test_validation_data_are_training_samples_held_out(monkeypatch):
     whole, part = tuning.data.load("fashion-mnist-mini"), tuning.validation("fashion-mnist-mini")
     assert (part.test_x == whole.train_x[-1000:]).all()
     assert len(part.train_y) == len(whole.train_y) - 1000
+
+
+def test_the_page_is_what_the_search_gave():
+    root = RESULTS.parent
+    spec = importlib.util.spec_from_file_location("make_reproduction", root / "scripts" / "make_reproduction.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (root / "docs" / "reproduction.md").read_text(encoding="utf-8") == module.page()
