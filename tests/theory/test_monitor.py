@@ -2,6 +2,7 @@
 
 import csv
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch.func import functional_call
 
 from fairmean import experiment
 from fairmean.config import gather, parse
+from fairmean.engine.curvature import Curves, power_iteration, random_start
 from fairmean.engine.monitor import MEASURED
 from fairmean.errors import UserError
 from fairmean.experiment import build_simulator, resolve
@@ -25,6 +27,7 @@ SMALL = {
     "partition.clients": 5,
     "attack.clients": [1, 4],
     "attack.rho": 0.7,
+    "model.name": "linear",
 }
 
 
@@ -165,10 +168,26 @@ def test_other_modes_are_measured_too(settings):
     assert all(float(row["gradient"]) > 0 for row in rows)
 
 
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_curvature_is_that_of_the_steepest_regular_client(model):
+    simulator = build_simulator(config(**{"model.name": model}))
+    simulator.watch(1)
+    for t in range(2):
+        simulator.step(t)
+    fed = simulator.federation
+    measured = dict(zip(MEASURED, simulator.look(2).tolist(), strict=True))["curvature"]
+    parts = [slice(*fed.offsets[i : i + 2].tolist()) for i in range(5) if fed.regular[i]]
+    curves = Curves(simulator.net.model, [(fed.x[part], fed.y[part]) for part in parts])
+    found = [power_iteration(partial(curves.product, i), random_start(simulator.w), 60, 1e-3) for i in range(3)]
+    largest = max(eigen.value for eigen in found)
+    assert 0.9 * largest <= measured <= 1.02 * largest
+
+
 def test_what_is_summed_up_on_the_way():
     """L, α L_Φ and both sides of Theorem 2, from the other columns."""
     folder = experiment.run(SMALL, **{"train.rounds": 6, "train.lr_decay": 0.9, "model.name": "linear"}).folder
     c = {name: values[:-1] for name, values in read(folder)[0].items()}  # the last row has no step
+    c["secant"] = np.fmax(c["secant"], c["curvature"])
     L, G, A = (np.fmax.accumulate(np.nan_to_num(c[n])) for n in ("secant", "regular_gradient", "poisoned_distance"))
     np.testing.assert_allclose(c["step"], 0.1 * 0.9 ** np.arange(6))
     np.testing.assert_allclose(c["smoothness"], L)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from fairmean.engine.batch import Batch
 from fairmean.engine.capture import Capture
 from fairmean.engine.clientwise import client_gradients
+from fairmean.engine.curvature import Curves, power_iteration
 from fairmean.engine.jacobian import largest_jacobian, probes
 from fairmean.engine.net import Net
 from fairmean.federation import Federation
@@ -46,13 +48,17 @@ MEASURED = (
     "relabelling_shift",  # max ‖∇f̃_i − ∇f_i‖ over them
     "secant",  # max ‖∇f_i(w) − ∇f_i(w')‖/‖w − w'‖ over regular clients, w' the iterate before
     "objective_secant",  # the same for ∇Φ_R
+    "curvature",  # max |λ(∇²f_i)| over regular clients, now and then
     "jacobian",  # largest logit Jacobian of a few samples: at most Γ
-    "smoothness",  # L so far: the largest secant up to here
+    "smoothness",  # L so far: the largest secant or curvature up to here; at most L
     "step_times_smoothness",  # α L_Φ with L and G so far
     "stationarity",  # average of ‖∇Φ_R‖² up to here, weighted by the steps: Theorem 2's left side
     "bound",  # 2Φ_R(w⁰)/Σα + ε² with the constants so far: its right side
 )
 _BLOCK = 1024
+_CURVED = 100  # rounds between two looks at the curvature, at least
+_PRODUCTS = 12  # of a Hessian, at most, for one look
+_NOISE = 1000  # a change of a gradient by less than so many roundings says nothing
 
 
 class Before(NamedTuple):
@@ -101,6 +107,7 @@ class Monitor:
         values = dict.fromkeys(MEASURED, losses.new_tensor(math.nan))
         values["clients"], values["poisoned"] = losses.new_tensor(n), losses.new_tensor(n - r)
         if r == 0:
+            values["step"] = losses.new_tensor(math.nan if outcome is None else lr)
             return torch.stack([values[name] for name in MEASURED])
         a, f = marginal_weight(losses, self.kappa, self.tau), losses[regular]
         values["objective"], values["mean_loss"] = phi(f, self.kappa, self.tau).mean(), f.mean()
@@ -124,6 +131,8 @@ class Monitor:
         if r < n:
             self._poisoning(values, batch, gradients[~regular], mean, regular)
         if self.static:
+            if (t % max(self.every, _CURVED) == 0 or outcome is None) and self.method.scale.tilt == 0:
+                values["curvature"] = self._curvature(batch, gradients, regular)
             self._compare(values, gradients, gradient, regular)
             self._accumulate(values)
         else:
@@ -150,16 +159,32 @@ class Monitor:
         before, w = self.before, self.net.flat
         if before is not None:
             distance = _norm(w - before.w)
-            change = _norms(gradients - before.gradients)[regular].max()
-            values["secant"], values["objective_secant"] = change / distance, _norm(fair - before.fair) / distance
+            change, noise = _norms(gradients - before.gradients)[regular].max(), _NOISE * torch.finfo(w.dtype).eps
+            clear = change > noise * values["regular_gradient"]  # else it is rounding
+            values["secant"] = torch.where(clear, change / distance, values["secant"])
+            of_objective = _norm(fair - before.fair) / distance
+            values["objective_secant"] = torch.where(clear, of_objective, values["objective_secant"])
             self._spare = before.gradients
             before.w.copy_(w)
         self.before = Before(w.clone() if before is None else before.w, gradients, fair)
 
+    def _curvature(self, batch: Batch, gradients: Tensor, regular: Tensor) -> Tensor:
+        """max |λ(∇²f_i)| over regular clients, by a few products that start at their gradients; NaN if it fails."""
+        places = regular.nonzero()[:, 0].tolist()
+        parts = [batch.part(k, k + 1) for k in places]
+        curves = Curves(self.net.model, [(batch.x[part], batch.y[part]) for part in parts])
+        try:
+            found = [power_iteration(partial(curves.product, i), gradients[k], _PRODUCTS) for i, k in enumerate(places)]
+        except RuntimeError:  # a model that cannot be differentiated twice
+            return gradients.new_tensor(math.nan, dtype=torch.float64)
+        finally:
+            self.net.model.train()
+        return gradients.new_tensor(max(eigen.value for eigen in found), dtype=torch.float64)
+
     def _accumulate(self, values: dict[str, Tensor]) -> None:
         """Constants so far, and both sides of Theorem 2."""
         L, G, A, steps, squares, start = self.running
-        L, G = L.fmax(values["secant"]), G.fmax(values["regular_gradient"])
+        L, G = L.fmax(values["secant"]).fmax(values["curvature"]), G.fmax(values["regular_gradient"])
         A = A.fmax(values["poisoned_distance"])
         step = values["step"].nan_to_num()
         steps, squares = steps + step, squares + step * values["gradient"] ** 2

@@ -52,4 +52,7 @@ def advise(
     federation = build_federation(clean)
     kappa, tau = constants(clean.method.build())
     found = curves(clean, federation, samples)
-    return Advice(clean, estimate(found, kappa, tau, samples, tell), known(found.model, federation))
+    here, everywhere = estimate(found, kappa, tau, samples, tell), known(found.model, federation)
+    if everywhere is not None:
+        here = replace(here, gamma=everywhere.gamma)
+    return Advice(clean, here, everywhere)

@@ -11,13 +11,13 @@ import torch
 
 from fairmean import models
 from fairmean.config import Config
+from fairmean.engine.curvature import Curves, power_iteration, random_start
 from fairmean.engine.jacobian import largest_jacobian, probes
 from fairmean.engine.net import Net
 from fairmean.errors import UserError
 from fairmean.federation import Federation
 from fairmean.randomness import generator
 from fairmean.theory import bounds
-from fairmean.theory.curvature import Curves, power_iteration
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,12 @@ class Estimate:
         return 1 / smooth if smooth else float("inf")
 
     def radius(self, delta: float, kappa: float) -> float:
-        """ε(δ,κ), if every label of the poisoned clients may be changed."""
-        return bounds.attack_radius(delta, kappa, bounds.poisoning_bound(self.H, 1.0, self.gamma), self.G)
+        """ε(δ,κ) here, if every label of a fraction δ of the clients, whichever they are, may be changed.
+
+        H is to the mean of all clients; to that of the regular ones it is at most H/(1−δ).
+        """
+        A = bounds.poisoning_bound(self.H / (1 - delta), 1.0, self.gamma)
+        return bounds.attack_radius(delta, kappa, A, self.G)
 
 
 def curves(config: Config, federation: Federation, samples: int, w: torch.Tensor | None = None) -> Curves:
@@ -64,8 +68,8 @@ def curves(config: Config, federation: Federation, samples: int, w: torch.Tensor
     model = models.build(config.model.name, federation.shape, federation.classes, config.seed).to(device)
     if w is not None:
         shape = Net(models.build(config.model.name, federation.shape, federation.classes, config.seed))
-        for parameter, view in zip(model.parameters(), shape.views(w.float()), strict=True):
-            parameter.data.copy_(view)
+        for parameter, view in zip(model.parameters(), shape.views(w), strict=True):
+            parameter.data = view.clone()
     clients = []
     for i in range(federation.clients):
         a, b = federation.offsets[i : i + 2].tolist()
@@ -73,12 +77,13 @@ def curves(config: Config, federation: Federation, samples: int, w: torch.Tensor
         if len(rows) > samples:
             rows = np.sort(generator(config.seed, "samples for curvature", i).choice(rows, samples, replace=False))
         index = torch.from_numpy(rows).to(federation.x.device)
-        clients.append((federation.x[index].to(device, torch.float32), federation.y[index].to(device)))
+        dtype = torch.float32 if w is None else w.dtype
+        clients.append((federation.x[index].to(device, dtype), federation.y[index].to(device)))
     return Curves(model, clients)
 
 
 def estimate(
-    curves: Curves, kappa: float, tau: float, samples: int, tell: Callable[[str], None] | None = None, most: int = 20
+    curves: Curves, kappa: float, tau: float, samples: int, tell: Callable[[str], None] | None = None, most: int = 50
 ) -> Estimate:
     """L and ∇²Φ by power iteration, G and H from gradients, Γ from the samples with the largest inputs."""
     n = len(curves.clients)
@@ -86,14 +91,14 @@ def estimate(
     losses, gradients = torch.stack([f for f, _ in pairs]), torch.stack([g for _, g in pairs])
     if not losses.isfinite().all():
         raise UserError("the losses at this point are not finite; nothing can be estimated here")
-    values = []
+    start, values = random_start(gradients[0]), []
     for i in range(n):
         if tell:
             tell(f"curvature of client {i + 1} of {n}: {100 * i // (n + 1)} %")
-        values.append(power_iteration(partial(curves.product, i), gradients[0], most))
+        values.append(power_iteration(partial(curves.product, i), start, most))
     if tell:
         tell(f"curvature of the objective: {100 * n // (n + 1)} %")
-    whole = power_iteration(lambda v: curves.fair_product(v, kappa, tau, losses, gradients), gradients[0], most)
+    whole = power_iteration(lambda v: curves.fair_product(v, kappa, tau, losses, gradients), start, most)
     steepest = max(range(n), key=lambda i: values[i].value)
     x = torch.cat([x for x, _ in curves.clients])
     far = (gradients - gradients.mean(0)).norm(dim=1).max().item()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from fairmean.aggregators import Rung
 from fairmean.config import Config
 from fairmean.engine import Simulator
 from fairmean.engine.monitor import constants
+from fairmean.errors import UserError
 from fairmean.theory.estimate import curves, estimate
 from fairmean.theory.premises import why_not_static
+from fairmean.transform import marginal_weight
 
 WINDOW = 25  # rounds
 SWING = 1.5  # rises within the window, as a multiple of the mean loss there
@@ -49,20 +52,26 @@ class Swing:
             values = torch.stack(self.recent)
             rises = values.diff().clamp(min=0)
             if (rises.sum() > SWING * values.mean()).item():
-                self.warning = self._judge(t, int((rises > 0).sum()))
+                self.warning = self._judge(t, int((rises > 0).sum()), losses)
 
-    def _judge(self, t: int, rises: int) -> str | None:
-        """The warning, if the step exceeds 1/L_Φ by a wide margin here."""
+    def _judge(self, t: int, rises: int, losses: Tensor) -> str | None:
+        """The warning, if the step exceeds 1/L_Φ by a wide margin, at the start or here (which may be a wasteland)."""
         config, simulator = self.config, self.simulator
         kappa, tau = constants(simulator.method)
-        here = estimate(curves(config, simulator.federation, _SAMPLES, simulator.w), kappa, tau, _SAMPLES, most=10)
-        lr = simulator.training.step_size(t)
-        if not lr > MARGIN * here.safe_step:
+        safe = []
+        for w in (None, simulator.w):
+            with contextlib.suppress(UserError):  # nothing finite to look at
+                point = curves(config, simulator.federation, _SAMPLES, w)
+                safe.append(estimate(point, kappa, tau, _SAMPLES, most=10).safe_step)
+        step = simulator.training.step_size(t)
+        if simulator.method.scale.normalised:
+            step /= float(marginal_weight(losses, kappa, tau).mean())
+        if not safe or not step > MARGIN * min(safe):
             return None
         return (
-            f"the loss swings: it rose in {rises} of rounds {t + 1 - WINDOW} … {t}, and the step {lr:.3g} is "
-            f"{lr / here.safe_step:.0f} times the bound 1/L_Φ = {here.safe_step:.2g} there; "
-            f"try train.lr={min(here.edge, lr) / 2:.1g} or less, or 'fairmean advise'"
+            f"the loss swings: it rose in {rises} of rounds {t + 1 - WINDOW} … {t}, and the step {step:.3g} is "
+            f"{step / min(safe):.0f} times the bound 1/L_Φ = {min(safe):.2g} there or at the start; try a train.lr "
+            f"{MARGIN:.0f} times shorter, or see 'fairmean advise'"
         )
 
     def state(self) -> dict[str, Any]:

@@ -14,17 +14,23 @@ from fairmean.theory.softmax import known
 
 
 def premises(config: Config, simulator: Simulator) -> dict[str, Any]:
-    """Constants of the run for ``theory.json``; Γ and L only where they have a closed form."""
+    """Constants of the run for ``theory.json``; Γ and L only where they have a closed form.
+
+    A batch may hold relabelled samples only, so ρ is 1 there. ``cross_entropy``: Lemma 1 applies, that is a client's
+    loss is the mean cross-entropy of one model, without dropout.
+    """
     monitor = simulator.monitor
     assert monitor is not None
-    constants = known(simulator.net.model, simulator.federation)
+    tilt, n = simulator.method.scale.tilt, simulator.federation.clients
+    constants = known(simulator.net.model, simulator.federation) if tilt == 0 else None
     return {
         "method": simulator.method.name,
         "kappa": monitor.kappa,
         "tau": monitor.tau,
-        "has_kappa": "kappa" in simulator.method.hyper,
-        "rho": relabelled(simulator.federation),
-        "tilt": simulator.method.scale.tilt,
+        "clients": n,
+        "delta": int((~simulator.federation.regular).sum()) / n,
+        "rho": relabelled(simulator.federation) if config.train.batch == 0 else 1.0,
+        "cross_entropy": tilt == 0 and not simulator.net.random,
         "dtype": config.train.dtype,
         "not_static": why_not_static(config, simulator),
         "gamma": constants.gamma if constants else None,

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairmean.tables import columns
 from fairmean.theory.advice import DELTAS, KAPPAS, TAUS, Advice
@@ -21,37 +22,44 @@ def page(certificate: Certificate) -> str:
     title = f"{premises['method']}, measured as FairMean with κ = {kappa:g}, τ = {tau:g}"
     head = [
         f"certificate of {certificate.folder}",
-        f"{title} · {certificate.rounds} rounds · δ = {certificate.delta:g}, ρ = {premises['rho']:.3g}",
+        f"{title} · {certificate.rounds} rounds · δ = {premises['delta']:g}, ρ = {premises['rho']:.3g}",
     ]
     return "\n".join([*head, "", _constants(certificate), "", _checks(certificate), "", *sentences(certificate)])
 
 
 def _constants(certificate: Certificate) -> str:
     """On the path, and beforehand where there is a closed form."""
-    rows = [["on the visited iterates", *_numbers(certificate.path)]]
+    rows = [["on the visited iterates, at least", *_numbers(certificate.path)]]
     if certificate.known is not None:
-        rows.append(["known beforehand", *_numbers(certificate.known)])
-    return columns(rows, ["constants", "L", "G", "A", "L_Φ", "1/L_Φ", "ε(δ,κ)", "Theorem 2's bound"])
+        rows.append(["known beforehand, at most", *_numbers(certificate.known)])
+    header = ["constants", "L", "G", "A", "L_Φ", "1/L_Φ", "largest α L_Φ", "ε(δ,κ)", "Theorem 2's bound"]
+    return columns(rows, header)
 
 
 def _numbers(c: Constants) -> list[str]:
-    return [f"{value:.4g}" for value in (c.L, c.G, c.A, c.smoothness, c.safe_step, c.radius, c.bound)]
+    every = (c.L, c.G, c.A, c.smoothness, c.safe_step, c.excess, c.radius, c.bound)
+    return ["–" if math.isnan(value) else f"{value:.4g}" for value in every]
 
 
 def _checks(certificate: Certificate) -> str:
-    rows = [
-        [
-            c.name,
-            c.statement,
-            f"{c.left:.4g}",
-            f"{c.right:.4g}",
-            _slack(c),
-            str(c.at),
-            f"holds in {c.rounds}" if c.holds else f"BROKEN first in round {c.broken}, {c.share:.0%} of {c.rounds}",
-        ]
-        for c in certificate.checks
-    ]
+    rows = [[c.name, c.statement, *_sides(c), _slack(c), str(c.at), _verdict(c)] for c in certificate.checks]
     return columns(rows, ["", "inequality", "left", "right", "slack", "round", "rounds"])
+
+
+def _sides(check: Check) -> list[str]:
+    """As many digits as it takes to tell them apart."""
+    for digits in (4, 6, 9, 12):
+        left, right = f"{check.left:.{digits}g}", f"{check.right:.{digits}g}"
+        if left != right:
+            break
+    return [left, right]
+
+
+def _verdict(check: Check) -> str:
+    if check.holds:
+        return f"holds in {check.rounds}"
+    word = "BROKEN" if check.decides else "not shown"
+    return f"{word}: first in round {check.broken}, {check.share:.0%} of {check.rounds}"
 
 
 def record(certificate: Certificate) -> dict[str, Any]:
@@ -59,15 +67,17 @@ def record(certificate: Certificate) -> dict[str, Any]:
     return {
         "folder": str(certificate.folder),
         "holds": certificate.holds,
-        "covered": certificate.covered,
+        "promised": certificate.promised,
+        "same_rule": certificate.same_rule,
+        "diverged": certificate.diverged,
         "rounds": certificate.rounds,
+        "rounds_without_regular_clients": certificate.lost,
         "premises": certificate.premises,
         "step": certificate.step,
-        "delta": certificate.delta,
         "stationarity": certificate.stationarity,
         "path": asdict(certificate.path),
         "known": asdict(certificate.known) if certificate.known else None,
-        "checks": [asdict(check) | {"holds": check.holds} for check in certificate.checks],
+        "checks": [asdict(check) | {"holds": check.holds, "slack": check.slack} for check in certificate.checks],
         "words": sentences(certificate),
     }
 
@@ -109,7 +119,7 @@ def advice(given: Advice) -> str:
         rows.append(row if step is None else [*row, f"{step:.3g}"])
     lines += ["", columns(rows, header), ""]
     lines += [
-        f"safe at the start: train.lr={e.safe_step:.2g} (Theorem 2 for κ = {e.kappa:g}, τ = {e.tau:g}). "
+        f"safe at the start: train.lr={down(e.safe_step)} (Theorem 2 for κ = {e.kappa:g}, τ = {e.tau:g}). "
         f"Steps beyond {e.edge:.2g} overshoot in the steepest direction.",
         "Curvature changes in training, and often grows to about 2/lr: a run with theory=true measures it on the way, "
         "and 'fairmean check' says whether the bound held.",
@@ -119,64 +129,77 @@ def advice(given: Advice) -> str:
 
 
 def _slack(check: Check) -> str:
-    if check.right == 0 or not math.isfinite(check.slack):
+    if not math.isfinite(check.slack):
         return ""
     return f"×{check.slack:.3g}"
 
 
 def sentences(certificate: Certificate) -> list[str]:
     """What the inequalities mean, in plain words."""
-    c, p = certificate.columns, certificate.premises
-    kappa = p["kappa"]
     found = {check.name: check for check in certificate.checks}
     lines = []
-    algorithm = found.get("Algorithm 1")
-    if algorithm is not None and not algorithm.holds:
-        which = "are not FairMean's" if algorithm.share > 0.99 else "departed from FairMean's"
-        what = f"they {which} from round {algorithm.broken} on"
+    if certificate.diverged is not None:
+        lines.append(f"✗ the run diverged: a loss is not finite in round {certificate.diverged}.")
+    if certificate.lost:
         lines.append(
-            f"✗ the steps: {what} (off by {algorithm.left:.3g}, where FairMean's direction is "
-            f"{_at(c, 'direction', algorithm):.3g} long)."
+            f"· in {certificate.lost} of {certificate.rounds} rounds no regular client took part: they say nothing."
         )
-    for name, side in (("eq. 4, upper", "highest"), ("eq. 4, lower", "lowest")):
-        if name in found and not found[name].holds:
-            wrong = found[name]
-            value = _at(c, f"{side}_weight", wrong)
-            lines.append(
-                f"✗ the weights: a client got weight {value:.3g} in round {wrong.broken}, outside [1, {1 + kappa:g}]."
-            )
-    if c["poisoned"].max() > 0 and certificate.rounds:
-        lines += _attack(certificate, found)
+    lines += _rule(certificate, found)
+    if certificate.same_rule and "Lemma 2" in found and certificate.columns["poisoned"].max() > 0:
+        lines += _attack(certificate, found["Lemma 2"])
     lines += _steps(certificate, found)
-    broken = [check.name for check in certificate.checks if not check.holds]
+    broken = [check.name for check in certificate.checks if not check.holds and check.decides]
+    unclear = [check.name for check in certificate.checks if not check.holds and not check.decides]
+    if unclear:
+        lines.append(f"· not shown, since a constant is only known to be at least what was seen: {', '.join(unclear)}.")
     if broken:
         lines.append(f"✗ broken: {', '.join(broken)}.")
-    else:
-        lines.append("✓ every inequality held in every round that was looked at.")
+    elif certificate.holds:
+        lines.append("✓ no inequality was broken in any round that was looked at.")
     return lines
 
 
-def _at(columns: dict[str, np.ndarray], name: str, check: Check) -> float:
+def _when(check: Check) -> str:
+    return f"first in round {check.broken}, in {check.share:.0%} of the rounds"
+
+
+def _at(columns: dict[str, NDArray[np.float64]], name: str, check: Check) -> float:
     return float(columns[name][columns["round"] == check.at][0])
 
 
-def _attack(certificate: Certificate, found: dict[str, Check]) -> list[str]:
+def _rule(certificate: Certificate, found: dict[str, Check]) -> list[str]:
+    c, cap = certificate.columns, 1 + certificate.premises["kappa"]
+    lines = []
+    algorithm = found.get("Algorithm 1")
+    if algorithm is not None and not algorithm.holds:
+        size = f"off by {algorithm.left:.3g}, where FairMean's direction is {_at(c, 'direction', algorithm):.3g} long"
+        if certificate.same_rule:
+            lines.append(f"✗ the steps departed from FairMean's {_when(algorithm)} ({size}).")
+        else:
+            lines.append(f"✗ the steps are not FairMean's ({size}): Lemma 2 and Theorem 2 speak of another rule.")
+    for name, side in (("eq. 4, upper", "highest"), ("eq. 4, lower", "lowest")):
+        if name in found and not found[name].holds:
+            value = _at(c, f"{side}_weight", found[name])
+            lines.append(f"✗ a client got weight {value:.3g}, outside [1, {cap:g}], {_when(found[name])}.")
+    return lines
+
+
+def _attack(certificate: Certificate, lemma: Check) -> list[str]:
     c = certificate.columns
     with np.errstate(invalid="ignore", divide="ignore"):
         share = 100 * c["error"] / c["gradient"]
     share = share[np.isfinite(share)]
-    lemma = found["Lemma 2"]
     lines = []
     if len(share):
+        room = f"; Lemma 2 allows at least {lemma.slack:.2g} times as much." if lemma.holds else "."
         lines.append(
             f"· the poisoned clients moved the direction by {np.median(share):.0f} % of the fair gradient's length in "
-            f"the median round, by at most {share.max():.0f} %"
-            + (f"; Lemma 2 allows at least {lemma.slack:.2g} times as much." if lemma.holds else ".")
+            f"the median round, by at most {share.max():.0f} %{room}"
         )
     if not lemma.holds:
         lines.append(
-            f"✗ in round {lemma.broken} the direction was moved by {lemma.left:.3g}, further than poisoned labels can "
-            f"move it ({lemma.right:.3g})."
+            f"✗ the direction was moved further than poisoned labels can move it, {_when(lemma)} "
+            f"({lemma.left:.3g}, at most {lemma.right:.3g})."
         )
     return lines
 
@@ -188,28 +211,42 @@ def _steps(certificate: Certificate, found: dict[str, Check]) -> list[str]:
             f"· Theorem 2 is about losses that stay the same from round to round; here {premises['not_static']}: "
             "smoothness, descent and stationarity were not checked."
         ]
-    if "Theorem 2" not in found:
+    if "step size" not in found:
         return []
     size, descent, theorem = found["step size"], found["descent"], found["Theorem 2"]
     lines = []
-    if size.holds:
-        lines.append(f"· the step {certificate.step:g} is within 1/L_Φ = {path.safe_step:.3g} of the visited iterates.")
+    if certificate.promised and certificate.known is not None:
+        lines.append(
+            f"· the step {certificate.step:g} is short enough everywhere: α L_Φ ≤ {certificate.known.excess:.3g} by "
+            "constants known beforehand."
+        )
+    elif size.holds:
+        lines.append(
+            f"· the step {certificate.step:g} is short enough, as far as L was measured: α L_Φ ≤ {path.excess:.3g}."
+        )
     else:
         lines.append(
-            f"✗ the step {certificate.step:g} is {certificate.step / path.safe_step:.1f} times 1/L_Φ = "
-            f"{path.safe_step:.3g}, too long from round {size.broken} on: Theorem 2 promises nothing for this run."
+            f"✗ α L_Φ exceeded 1 {_when(size)}, up to {path.excess:.3g}: Theorem 2 promises nothing for this run; "
+            f"a step of {down(path.safe_step)} would have been short enough for the constants seen."
         )
     if not descent.holds:
-        lines.append(
-            f"✗ Φ_R fell by less than promised, or rose, in {descent.share:.0%} of the rounds, first in round "
-            f"{descent.broken}."
-        )
-    verdict = "as promised" if certificate.covered else "though not promised"
+        lines.append(f"✗ Φ_R fell by less than promised, or rose, {_when(descent)}.")
+    verdict = "though not promised"
+    if certificate.promised:
+        verdict = "as promised"
+    elif size.holds:
+        verdict = "as Theorem 2 says where L is no larger than measured"
     if theorem.holds:
-        lines.append(
-            f"· average ‖∇Φ_R‖² = {certificate.stationarity:.3g} ≤ {path.bound:.3g}, {verdict}; of the bound "
-            f"{path.radius**2 / path.bound:.0%} is the attack's ε²."
-        )
+        part = f"; of the bound {path.radius**2 / path.bound:.0%} is the attack's ε²" if path.bound > 0 else ""
+        lines.append(f"· average ‖∇Φ_R‖² = {certificate.stationarity:.3g} ≤ {path.bound:.3g}, {verdict}{part}.")
     else:
-        lines.append(f"✗ Theorem 2's inequality is broken from round {theorem.broken} on.")
+        lines.append(f"✗ Theorem 2's inequality is broken {_when(theorem)}.")
     return lines
+
+
+def down(value: float) -> str:
+    """Two digits, never more than the value."""
+    if not 0 < value < math.inf:
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.floor(value / unit) * unit:.2g}"

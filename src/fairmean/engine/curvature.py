@@ -17,32 +17,34 @@ _ROWS = 4096  # samples in one pass
 
 @dataclass(frozen=True)
 class Eigen:
-    """The largest |eigenvalue| that was found, and after how many products; ``settled``: it had stopped changing."""
+    """The largest |eigenvalue| that was found, and the vector; ``settled``: it had stopped changing."""
 
     value: float
-    products: int
+    vector: Tensor
     settled: bool
 
 
-def power_iteration(product: Callable[[Tensor], Tensor], size: Tensor, most: int = 30, accuracy: float = 0.01) -> Eigen:
-    """max |λ| of a symmetric operator: v ← Hv/‖Hv‖ until ‖Hv‖ changes by less than ``accuracy``; a lower bound.
+def random_start(size: Tensor) -> Tensor:
+    """A vector like this one, always the same."""
+    return torch.from_numpy(generator(0, "power iteration").standard_normal(len(size))).to(size)
 
-    ``size`` is any vector of the operator's space: it gives length, type and device.
-    """
-    start = torch.from_numpy(generator(0, "power iteration").standard_normal(len(size)))
-    v = start.to(size)
-    v /= v.norm()
+
+def power_iteration(
+    product: Callable[[Tensor], Tensor], start: Tensor, most: int = 50, accuracy: float = 1e-3
+) -> Eigen:
+    """max |λ| of a symmetric operator: v ← Hv/‖Hv‖ until ‖Hv‖ changes by less than ``accuracy``; a lower bound."""
+    v = start / start.norm()
     value = 0.0
-    for step in range(1, most + 1):
+    for _ in range(most):
         v = product(v)
         norm = v.norm().item()
         if norm == 0 or not norm < float("inf"):
-            return Eigen(norm, step, True)
-        v /= norm
+            return Eigen(norm, start, True)
+        v = v / norm
         if abs(norm - value) <= accuracy * norm:
-            return Eigen(norm, step, True)
+            return Eigen(norm, v, True)
         value = norm
-    return Eigen(value, most, False)
+    return Eigen(value, v, False)
 
 
 @dataclass(frozen=True)
