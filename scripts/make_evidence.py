@@ -1,0 +1,122 @@
+"""The runs behind docs/evidence.md: made on a GPU, part by part, and merged into results/.
+
+    python scripts/make_evidence.py tune fashion-mnist --methods mean,fedavg train.dtype=bfloat16
+    python scripts/make_evidence.py run fashion-mnist --methods mean,fedavg --seeds 1001-1020
+    python scripts/make_evidence.py three fashion-mnist                 three poisoned clients, pairwise (claim P8)
+    python scripts/make_evidence.py map fashion-mnist                   κ × τ at Mean's step (question Q3)
+    python scripts/make_evidence.py merge fashion-mnist PART ...        parts that other machines made, into results/
+
+``--out FOLDER`` writes the part there instead of merging it. Then: fairmean reproduce evidence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+from fairmean.config import literal
+from fairmean.reproduce import evidence, tuning
+from fairmean.reproduce.claims import THREE_POISONED
+from fairmean.study import compare, label
+
+RESULTS = Path(__file__).parent.parent / "results"
+KAPPAS, TAUS = (0.25, 1.0, 4.0, 16.0, 64.0), (0.1, 0.3, 1.0, 3.0, 10.0)
+MAPPED = ("none", "pairwise")
+
+
+def grid(dataset: str, seeds: list[int], settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """fairmean-normalised over κ × τ at Mean's step size, and Mean itself."""
+    step = evidence.TUNED[dataset]["mean"].rpartition("train.lr=")[2]
+    specs = [f"fairmean-normalised:kappa={k}:tau={t}:train.lr={step}" for k, t in itertools.product(KAPPAS, TAUS)]
+    specs.append(f"mean:train.lr={step}")
+    common: dict[str, Any] = {
+        "data.name": dataset,
+        "attack.pick": "random",
+        "run.name": f"map-{dataset}",
+        "run.eval_every": 1000,
+    }
+    common |= tuning.SETTINGS[dataset] | {"train.dtype": "bfloat16"} | settings
+    names = {label(spec): spec for spec in specs}
+    found = compare(methods=specs, attacks=list(MAPPED), seeds=seeds, **common)
+    rows = []
+    for record in found.records:
+        spec = names[record["method"]]
+        figures = {key: record[key] for key in ("attack", "seed", "status", *evidence.METRICS)}
+        rows.append({"method": spec, "spec": spec, "dtype": common["train.dtype"], **figures})
+    return rows
+
+
+def merge(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
+    """Into a long table; a row for the same method, attack and draw is replaced."""
+    old = evidence.read(file, dataset).records if file.exists() else []
+    rows = {(row["method"], row["attack"], row["seed"]): row for row in [*old, *records]}
+    order = [*evidence.TUNED[dataset], *dict.fromkeys(row["method"] for row in rows.values())]
+    attacks = [*evidence.ATTACKS, THREE_POISONED]
+    ordered = sorted(rows.values(), key=lambda r: (order.index(r["method"]), attacks.index(r["attack"]), r["seed"]))
+    evidence.write(file, ordered)
+
+
+def merge_tuning(file: Path, records: list[dict[str, Any]]) -> None:
+    """The same for a table of the tuning."""
+    fields = ("method", "spec", "seed", *evidence.METRICS)
+    old = []
+    if file.exists():
+        with open(file, newline="") as lines:
+            old = list(csv.DictReader(lines))
+    rounded = [r | {m: f"{r[m]:.3f}" for m in evidence.METRICS if isinstance(r[m], float)} for r in records]
+    rows = {(row["method"], row["spec"], str(row["seed"])): row for row in [*old, *rounded]}
+    with open(file, "w", newline="") as out:
+        writer = csv.DictWriter(out, fields, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: row[key] for key in fields} for row in rows.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("tune", "run", "three", "map", "merge"))
+    parser.add_argument("dataset", choices=tuple(tuning.SETTINGS))
+    parser.add_argument("more", nargs="*", metavar="key=value or PART")
+    parser.add_argument("--methods")
+    parser.add_argument("--seeds", help="as 1001-1020")
+    parser.add_argument("--out", type=Path)
+    a = parser.parse_intermixed_args()
+    files = {"tune": f"tuning-{a.dataset}.csv", "map": f"map-{a.dataset}.csv.gz"}
+    file = (a.out or RESULTS) / files.get(a.what, f"evidence-{a.dataset}.csv.gz")
+    if a.what == "merge":
+        for part in map(Path, a.more):
+            if part.name.startswith("tuning-"):
+                with open(part, newline="") as lines:
+                    merge_tuning(RESULTS / f"tuning-{a.dataset}.csv", list(csv.DictReader(lines)))
+            else:
+                kind = "map" if part.name.startswith("map-") else "evidence"
+                merge(RESULTS / f"{kind}-{a.dataset}.csv.gz", a.dataset, evidence.read(part, a.dataset).records)
+        return
+    settings = {key: literal(value) for key, _, value in (word.partition("=") for word in a.more)}
+    methods = a.methods.split(",") if a.methods else None
+    first, _, last = (a.seeds or "").partition("-")
+    seeds = list(range(int(first), int(last or first) + 1)) if a.seeds else list(evidence.DRAWS.get(a.dataset, ()))
+    began = time.time()
+    if a.what == "tune":
+        records = tuning.run(a.dataset, methods, **settings)
+        merge_tuning(file, records)
+    else:
+        if a.what == "map":
+            records = grid(a.dataset, seeds[:10], settings)
+        elif a.what == "three":
+            options: dict[str, Any] = {"seeds": seeds, "attacks": [THREE_POISONED]}
+            records = evidence.run(a.dataset, methods or ["mean", "fedavg", "qffl", "fairmean"], **options, **settings)
+        else:
+            records = evidence.run(a.dataset, methods, seeds=seeds, **settings)
+        merge(file, a.dataset, records)
+    print(
+        f"{a.what} {a.dataset} {a.methods or 'all'}: {len(records)} runs in {time.time() - began:.1f} s → {file}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
