@@ -2,7 +2,7 @@
 
     python benchmarks/monitor.py                   10 clients, 2 of them poisoned: 60,000 samples, and 64 each
 
-The Jacobians, which are looked at in about every twentieth round, are timed on their own and shared out.
+Jacobians (about twenty times a run) and curvature (every hundred rounds or more) are timed on their own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from fairmean import method
 from fairmean.engine import Simulator, Training
 from fairmean.models import build
 
-ROUNDS = 2000  # a run of this many rounds is evaluated twenty times
-
 
 def measure(key: str, repetitions: int) -> None:
     title, clients, samples, model = WORKLOADS[key]
@@ -30,19 +28,23 @@ def measure(key: str, repetitions: int) -> None:
     plain, watched = (
         Simulator(fed, build(model, shape, 10, 0), method("fairmean"), Training(lr=1e-4)) for _ in range(2)
     )
-    watched.watch(ROUNDS * 10)
+    watched.watch(10**6)
     for simulator in (plain, watched):
         simulator.step(1)
         simulator.step(2)
     pairs = [(seconds(lambda: watched.step(1)), seconds(lambda: plain.step(1))) for _ in range(repetitions)]
     assert watched.monitor is not None
     jacobian = seconds(watched.monitor.jacobian)
+    batch = watched._feed(1, watched.participants(1))
+    gradients = watched.monitor.gradients(batch)[0]
+    regular = torch.from_numpy(fed.regular)
+    curvature = seconds(lambda: watched.monitor._curvature(batch, gradients, regular))  # type: ignore[union-attr]
     ratios = [a / b for a, b in pairs]
     low, mid, high = statistics.quantiles(ratios, n=4)
     each = statistics.median(b for _, b in pairs)
     print(
         f"{key}  {title:34} plain {each * 1e3:8.2f} ms   watched {mid:.2f} [{low:.2f}, {high:.2f}] times that   "
-        f"Jacobians {jacobian / each:.1f}: with them {mid + 20 * jacobian / each / ROUNDS:.2f}   n={repetitions}",
+        f"a look at Jacobians {jacobian / each:.1f} rounds, at curvature {curvature / each:.1f}   n={repetitions}",
         flush=True,
     )
 
