@@ -142,6 +142,22 @@ def test_the_page(stored, capsys):
     assert (stored / "docs" / "evidence.md").read_text() == before
 
 
+def test_the_map(stored):
+    pytest.importorskip("matplotlib")
+    rows = []
+    for spec in (
+        "mean:train.lr=0.4",
+        *(f"fairmean-normalised:kappa={k}:tau={t}:train.lr=0.4" for k in (1, 4) for t in (1, 3)),
+    ):
+        for row in records(["mean"], {}):
+            if row["attack"] in ("none", "pairwise"):
+                rows.append(row | {"method": spec, "spec": spec, "worst": row["worst"] + ("kappa=4" in spec)})
+    evidence.write(stored / "results" / "map-fashion-mnist.csv.gz", rows)
+    assert main(["reproduce", "evidence"]) == 0
+    assert "question Q3" in (stored / "docs" / "evidence.md").read_text()
+    assert (stored / "docs" / "evidence" / "map-fashion-mnist.png").exists()
+
+
 def test_a_draw_is_run_again(stored, monkeypatch, capsys):
     quick = {"data.name": "fashion-mnist-mini", "model.name": "linear", "train.rounds": 2, "train.device": "cpu"}
     monkeypatch.setitem(evidence.DTYPES, "mean", "float32")

@@ -125,7 +125,9 @@ def evidence_page(tables: Path, docs: Path, say: Say = print) -> None:
     note = tables / "evidence.txt"
     made = note.read_text(encoding="utf-8").strip() if note.exists() else ""
     written = [file for one in found for file in page.forest(one, docs / "evidence")]
-    (docs / "evidence.md").write_text(page.page(found, "evidence", made), encoding="utf-8")
+    mapped = [evidence.read(file, name) for name in evidence.TUNED if (file := tables / f"map-{name}.csv.gz").exists()]
+    written += [file for one in mapped for file in page.maps(one, docs / "evidence")]
+    (docs / "evidence.md").write_text(page.page(found, "evidence", made, mapped), encoding="utf-8")
     say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
 
 

@@ -146,7 +146,42 @@ def forest(evidence: Evidence, folder: Path) -> list[Path]:
     return save(plt, figure, folder, f"evidence-{evidence.dataset}")
 
 
-def page(found: Sequence[Evidence], pictures: str, made: str) -> str:
+def _parameters(spec: str) -> tuple[float, float]:
+    """κ and τ of a spec of the map."""
+    settings = dict(setting.split("=") for setting in spec.split(":")[1:])
+    return float(settings["kappa"]), float(settings["tau"])
+
+
+def maps(mapped: Evidence, folder: Path) -> list[Path]:
+    """κ × τ: the difference to Mean at the same step, per attack; bold where its interval excludes 0."""
+    plt = plots()
+    mean = next(method for method in mapped.methods if method.startswith("mean"))
+    points = {_parameters(method): method for method in mapped.methods if method != mean}
+    kappas, taus = (sorted({point[i] for point in points}) for i in (0, 1))
+    attacks = list(dict.fromkeys(record["attack"] for record in mapped.records))
+    figure, axes = plt.subplots(len(attacks), 3, figsize=(12, 3.3 * len(attacks)), squeeze=False)
+    for row, attack in zip(axes, attacks, strict=True):
+        for axis, metric in zip(row, METRICS, strict=True):
+            base = mapped.values(mean, attack, metric)
+            grid = np.full((len(kappas), len(taus)), np.nan)
+            for (i, kappa), (j, tau) in product(enumerate(kappas), enumerate(taus)):
+                values = mapped.values(points[kappa, tau], attack, metric)
+                if values is not None and base is not None:
+                    d = paired(values, base)
+                    grid[i, j] = d.mean
+                    sure = "bold" if abs(d.mean) > d.half else "normal"
+                    axis.text(j, i, f"{d.mean:+.2f}", ha="center", va="center", fontsize=8, fontweight=sure)
+            most = np.nanmax(np.abs(grid)) or 1.0
+            colours = "RdYlGn" if metric != "variance" else "RdYlGn_r"
+            axis.imshow(grid, cmap=colours, vmin=-most, vmax=most, origin="lower", aspect="auto", alpha=0.7)
+            axis.set_xticks(range(len(taus)), [f"{tau:g}" for tau in taus])
+            axis.set_yticks(range(len(kappas)), [f"{kappa:g}" for kappa in kappas])
+            where = "no attack" if attack == "none" else attack
+            axis.set(xlabel="τ", ylabel="κ", title=f"{metric} − Mean's, {where}")
+    return save(plt, figure, folder, f"map-{mapped.dataset}")
+
+
+def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[Evidence] = ()) -> str:
     """The whole page."""
     lines = [
         "# Evidence",
@@ -178,6 +213,15 @@ def page(found: Sequence[Evidence], pictures: str, made: str) -> str:
                 "",
                 *_short(evidence, THREE_POISONED),
             ]
+        for one in mapped:
+            if one.dataset == evidence.dataset:
+                lines += ["", f"### κ and τ, {title} (question Q3)", ""]
+                lines += [
+                    f"`fairmean-normalised` against Mean at the same step, {len(one.seeds)} draws; bold where the 95 % "
+                    "interval of the paired difference excludes 0.",
+                    "",
+                    f"![κ × τ]({pictures}/map-{one.dataset}.png)",
+                ]
     return "\n".join(lines) + "\n"
 
 
