@@ -55,9 +55,13 @@ def test_table_1_quick(capsys):
 
 
 def test_without_an_attack_a_defence_is_told_so(tmp_path):
-    specs = ["qffl:q=0.5", "h-nobs:q=0.5", "qffl+cwtm:q=0.5"]
+    specs = ["qffl:q=0.5", "h-nobs:q=0.5:f=3", "h-nobs:q=0.5:f=1", "qffl+cwtm:q=0.5"]
     settings = {"data.name": "fashion-mnist-mini", "model.name": "linear", "train.rounds": 3, "train.device": "cpu"}
-    rows = {row.method: row for row in calibration.rows(calibration.run("table2", specs, **settings))}
+    every = {row.spec: row for row in calibration.rows(calibration.run("table2", specs, **settings))}
+    assert set(every) == set(specs)
+    assert all(set(row.cells) == set(paper.ATTACKS) for row in every.values())
+    assert every[specs[1]].cells["pairwise"] != every[specs[2]].cells["pairwise"]
+    rows = {row.method: row for row in every.values()}
     for defence in calibration.DEFENCES:  # as in the paper's tables
         assert rows[defence].cells["none"] == pytest.approx(rows["qffl"].cells["none"], rel=1e-6)
         assert rows[defence].cells["pairwise"] != rows["qffl"].cells["pairwise"]

@@ -123,19 +123,25 @@ def run(
     records: list[dict[str, Any]] = []
     defences = [spec for spec in some if spec.split(":")[0] in DEFENCES]
     plain = [spec for spec in some if spec not in defences]
-    told = {f"{spec}:f={0 if clean else 2}": spec for spec in defences for clean in (True, False)}
-    for these, which in (
-        (plain, attacks),
-        ([s for s in told if s.endswith("f=0")], [a for a in attacks if a == "none"]),
-        ([s for s in told if s.endswith("f=2")], [a for a in attacks if a != "none"]),
+    for meant, which in (
+        ({spec: spec for spec in plain}, attacks),
+        ({spec: _told(spec, False) for spec in defences}, [a for a in attacks if a == "none"]),
+        ({spec: _told(spec, True) for spec in defences}, [a for a in attacks if a != "none"]),
     ):
-        if these and which:
-            names = {label(spec): told.get(spec, spec) for spec in these}
+        if meant and which:
+            these = list(dict.fromkeys(meant.values()))  # told f = 0, defences that differ in f alone are one
             found = compare(methods=these, attacks=list(which), report=report, together=together, **settings)
-            for record in found.records:
-                values = {"spec": names[record["method"]], **{key: record[key] for key in FIELDS[1:]}}
-                records.append(values)
+            for spec, told in meant.items():
+                mine = [record for record in found.records if record["method"] == label(told)]
+                records += [{"spec": spec, **{key: record[key] for key in FIELDS[1:]}} for record in mine]
     return records
+
+
+def _told(spec: str, attacked: bool) -> str:
+    """A defence's spec with the f it is told: its own, or 2, under attack; 0 without."""
+    parts = [part for part in spec.split(":") if not part.startswith("f=")]
+    own = next((part for part in spec.split(":") if part.startswith("f=")), "f=2")
+    return ":".join([*parts, own if attacked else "f=0"])
 
 
 def write(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
