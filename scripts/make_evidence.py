@@ -1,6 +1,6 @@
 """The runs behind docs/evidence.md: made on a GPU, part by part, and merged into results/.
 
-    python scripts/make_evidence.py tune fashion-mnist --methods mean,fedavg train.dtype=bfloat16
+    python scripts/make_evidence.py tune fashion-mnist --methods mean,fedavg
     python scripts/make_evidence.py run fashion-mnist --methods mean,fedavg --seeds 1001-1020
     python scripts/make_evidence.py three fashion-mnist                 three poisoned clients, pairwise (claim P8)
     python scripts/make_evidence.py map fashion-mnist                   κ × τ at Mean's step (question Q3)
@@ -15,6 +15,7 @@ import argparse
 import csv
 import itertools
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def grid(dataset: str, seeds: list[int], settings: dict[str, Any]) -> list[dict[
     for record in found.records:
         spec = names[record["method"]]
         figures = {key: record[key] for key in ("attack", "seed", "status", *evidence.METRICS)}
-        rows.append({"method": spec, "spec": spec, "dtype": common["train.dtype"], **figures})
+        made = {"dtype": common["train.dtype"], "rounds": str(common["train.rounds"])}
+        rows.append({"method": spec, "spec": spec, **made, **figures})
     return rows
 
 
@@ -54,7 +56,11 @@ def merge(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
     """Into a long table; a row for the same method, attack and draw is replaced."""
     old = evidence.read(file, dataset).records if file.exists() else []
     rows = {(row["method"], row["attack"], row["seed"]): row for row in [*old, *records]}
-    order = [*evidence.TUNED[dataset], *dict.fromkeys(row["method"] for row in rows.values())]
+    settings = {(row["method"], row["spec"], row["dtype"], row["rounds"]) for row in rows.values()}
+    mixed = sorted(name for name, n in Counter(method for method, *_ in settings).items() if n > 1)
+    if mixed:
+        raise SystemExit(f"{file}: would mix settings, precision or rounds of {', '.join(mixed)}")
+    order = [*evidence.TUNED.get(dataset, ()), *dict.fromkeys(row["method"] for row in rows.values())]
     attacks = [*evidence.ATTACKS, THREE_POISONED]
     ordered = sorted(rows.values(), key=lambda r: (order.index(r["method"]), attacks.index(r["attack"]), r["seed"]))
     evidence.write(file, ordered)
@@ -62,7 +68,7 @@ def merge(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
 
 def merge_tuning(file: Path, records: list[dict[str, Any]]) -> None:
     """The same for a table of the tuning."""
-    fields = ("method", "spec", "seed", *evidence.METRICS)
+    fields = ("method", "spec", "dtype", "seed", *evidence.METRICS)
     old = []
     if file.exists():
         with open(file, newline="") as lines:
@@ -96,6 +102,8 @@ def main() -> None:
                 merge(RESULTS / f"{kind}-{a.dataset}.csv.gz", a.dataset, evidence.read(part, a.dataset).records)
         return
     settings = {key: literal(value) for key, _, value in (word.partition("=") for word in a.more)}
+    if set(settings) - {"run.dir", "train.device", "data.path"} and a.out is None:
+        parser.error("changed settings go into a folder of their own: name it with --out")
     methods = a.methods.split(",") if a.methods else None
     first, _, last = (a.seeds or "").partition("-")
     seeds = list(range(int(first), int(last or first) + 1)) if a.seeds else list(evidence.DRAWS.get(a.dataset, ()))

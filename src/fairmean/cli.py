@@ -315,17 +315,21 @@ def _reproduce(arguments: argparse.Namespace) -> None:
         raise UserError(f"'{source}': reproduce has its own settings; change some of them with key=value")
     tables, out = Path(arguments.tables), Path(arguments.out)
     if arguments.what == "evidence" and arguments.draw is None:
+        if overrides or arguments.methods:
+            raise UserError("reproduce evidence: is made from stored tables; settings and --methods go with --draw")
         reproduce.evidence_page(tables, Path("docs"))
         return
     if arguments.what == "evidence":
         chosen = tables, arguments.data, arguments.draw, _split(arguments.methods), out
         with Live(arguments.quiet) as live:
-            reproduce.draw_again(*chosen, live.study, **overrides)
+            reproduce.draw_again(*chosen, overrides, live.study)
         return
+    if arguments.draw is not None or arguments.methods:
+        raise UserError(f"reproduce {arguments.what}: --draw and --methods are for 'reproduce evidence'")
     for what in reproduce.check(arguments.what):
         with Live(arguments.quiet) as live:
             options = {"quick": arguments.quick, "search": arguments.search, "report": live.study}
-            reproduce.reproduce(what, out, **options, **overrides)
+            reproduce.reproduce(what, out, overrides=overrides, **options)
 
 
 def _advise(arguments: argparse.Namespace) -> None:

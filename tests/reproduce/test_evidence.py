@@ -4,11 +4,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from fairmean.cli import main
-from fairmean.reproduce import claims, command, evidence, page
+from fairmean.experiment import build_simulator
+from fairmean.reproduce import claims, command, evidence, page, tuning
 from fairmean.reproduce.claims import Claim, Comparison, judge
 from fairmean.reproduce.statistics import holm, p_value, paired
+from fairmean.study import plan
 
 SEEDS = range(1001, 1006)
 
@@ -46,7 +49,9 @@ def test_paired():
 
 def test_a_lost_draw_is_left_out():
     d = paired([1.0, math.nan, 3.0, 2.0], [0.0, 0.0, 0.0, 1.0])
-    assert (d.n, d.lost, d.positive) == (3, 1, 3)
+    assert (d.n, d.lost, d.positive, d.negative) == (3, 1, 3, 0)
+    assert paired([1.0, 1.0, 0.0], [0.0, math.nan, 0.0]).lost == 0
+    assert paired([1.0, 1.0, 0.0], [0.0, 2.0, 0.0]).negative == 1  # a tie is neither
     assert d.mean == pytest.approx(5 / 3)
 
 
@@ -60,7 +65,14 @@ def test_holm():
 
 @pytest.mark.parametrize(
     ("shifts", "word"),
-    [((3, 3), "holds"), ((3, 0.1), "leans"), ((3, -3), "fails"), ((3, -0.1), "open"), ((None, None), "untested")],
+    [
+        ((3, 3), "holds"),
+        ((3, 0.1), "leans"),
+        ((3, -3), "fails"),
+        ((3, -0.1), "open"),
+        ((3, None), "incomplete"),
+        ((-3, None), "fails"),
+    ],
 )
 def test_verdicts(shifts, word):
     """Worst accuracy of x against y and z, with a spread of 1 over 20 draws."""
@@ -78,6 +90,33 @@ def test_verdicts(shifts, word):
     assert judge([claim], values)[0].word == word
 
 
+def test_a_method_that_diverges_cannot_win_by_it():
+    """Better in six draws, diverged in the other fourteen."""
+    base = np.linspace(30, 50, 20)
+    mine = np.where(np.arange(20) < 6, base - 3 + 0.1 * np.sin(np.arange(20)), math.nan)
+    claim = Claim("C", "x is fairer", (Comparison("x", "y", "variance", "none"),))
+    verdict = judge([claim], lambda method, *_: mine if method == "x" else base)[0]
+    assert verdict.outcomes[0].significant
+    assert verdict.word == "open"
+    rows = records(["mean", "fairmean"], {"fairmean": 5})
+    for row in rows:
+        if row["method"] == "fairmean" and row["seed"] < 1004:
+            row |= {"status": "diverged", **dict.fromkeys(evidence.METRICS, math.nan)}
+    found = evidence.Evidence("fashion-mnist", rows)
+    assert found.values("fairmean", "none", "worst")[:3].tolist() == [0, 0, 0]
+    assert np.isnan(found.values("fairmean", "none", "variance")[:3]).all()
+    assert "(2 of 5 draws)" in page.absolute(found.values("fairmean", "none", "variance"))
+    assert "3 lost" in page.relative(paired(found.values("fairmean", "none", "variance"), np.zeros(5)), 1.0)
+
+
+def test_a_comparison_of_two_claims_is_corrected_once():
+    base = np.random.default_rng(0).normal(70, 5, 20)
+    same = Comparison("x", "y", "worst", "pairwise")
+    claims = [Claim("A", "", (same,)), Claim("B", "", (same,))]
+    one, two = judge(claims, lambda method, *_: base + (method == "x") + np.cos(np.arange(20)) * (method == "x"))
+    assert one.outcomes[0].p == two.outcomes[0].p == pytest.approx(one.outcomes[0].difference.p)
+
+
 def test_lower_variance_is_better():
     assert Comparison("x", "y", "variance", "none").sign == -1
 
@@ -90,6 +129,7 @@ def records(methods, shift):
             "method": method,
             "spec": evidence.TUNED["fashion-mnist"][method],
             "dtype": "float32",
+            "rounds": "2",
             "attack": attack,
             "seed": seed,
             "status": "finished",
@@ -120,7 +160,8 @@ def test_the_table_is_read_back(stored):
     assert found.seeds == list(SEEDS)
     assert found.methods == ["mean", "fedavg", "fairmean", "qffl", "term-", "fairmean-split"]
     assert found.values("krum", "none", "worst") is None
-    assert math.isnan(found.values("mean", "none", "worst")[0])
+    assert found.values("mean", "none", "worst")[0] == 0
+    assert math.isnan(found.values("mean", "none", "variance")[0])
     before = file.read_bytes()
     evidence.write(file, found.records)
     assert file.read_bytes() == before
@@ -160,18 +201,27 @@ def test_the_map(stored):
 
 def test_a_draw_is_run_again(stored, monkeypatch, capsys):
     quick = {"data.name": "fashion-mnist-mini", "model.name": "linear", "train.rounds": 2, "train.device": "cpu"}
-    monkeypatch.setitem(evidence.DTYPES, "mean", "float32")
-    monkeypatch.setitem(evidence.DTYPES, "fairmean", "float32")
+    monkeypatch.setattr(evidence, "precision", lambda method: "float32")
+    monkeypatch.setitem(evidence.TRUST, "fashion-mnist", 50)
     rows = evidence.run("fashion-mnist", ["mean", "fairmean"], seeds=SEEDS, **quick)
     file = stored / "results" / "evidence-fashion-mnist.csv.gz"
     evidence.write(file, rows)
     assert {row["attack"] for row in rows} == set(evidence.ATTACKS)
-    again = command.draw_again(stored / "results", "fashion-mnist", 1003, ["fairmean"], stored / "new", **quick)
-    assert again < 1e-3
+    where = stored / "results", "fashion-mnist", 1003, ["fairmean"], stored / "new"
+    assert command.draw_again(*where, quick) < 1e-3
     assert "now | stored" in capsys.readouterr().out
+    for row in rows:
+        if row["seed"] == 1003 and row["attack"] == "none":
+            row["status"] = "diverged"
+    evidence.write(file, rows)
+    assert math.isnan(command.draw_again(*where, quick))
+    assert "ended otherwise" in capsys.readouterr().out
     words = ["reproduce", "evidence", "--draw", "7", *(f"{key}={value}" for key, value in quick.items())]
     assert main(words) == 2
     assert "the stored draws are 1001 … 1005" in capsys.readouterr().err
+    file.unlink()
+    assert main(words) == 2
+    assert "no such table" in capsys.readouterr().err
 
 
 def test_without_tables(tmp_path, monkeypatch, capsys):
@@ -184,5 +234,63 @@ def test_the_claims_are_those_of_the_page_written_before():
     text = (page.Path(__file__).parent.parent.parent / "docs" / "claims.md").read_text()
     for claim in (*claims.CLAIMS, *claims.QUESTIONS):
         assert f"| {claim.name} |" in text
-    assert len(claims.CLAIMS[1].comparisons) == 18
-    assert all(c.plus == 2.5 for c in claims.CLAIMS[3].comparisons)
+    six = {"fedavg", "qffl", "adafed", "fedmgda+", "h-nobs", "qffl+cwtm"}
+    three, four = {"random", "random_class", "pairwise"}, {"none", "random", "random_class", "pairwise"}
+    every = {"average", "variance", "worst"}
+    expected = {
+        "P1": ("fairmean", {"mean", "fedavg"}, {"variance", "worst"}, {"none"}, 0),
+        "P2": ("fairmean", six, {"variance"}, three, 0),
+        "P3": ("fairmean", six, {"worst"}, three, 0),
+        "P4": ("fairmean", six, {"average"}, four, 2.5),
+        "P5": ("fairmean", {"qffl", "term+"}, {"worst"}, three, 0),
+        "P6": ("fairmean", {"h-nobs", "qffl+cwtm"}, {"worst"}, three, 0),
+        "P7": ("mean", {"median", "cwtm", "krum", "rfa", "faba"}, {"average"}, three, 0),
+        "P8": ("fairmean", {"qffl"}, {"variance", "worst"}, {"pairwise, δ = 0.3"}, 0),
+        "S1": ("fairmean-split", {"mean"}, {"variance", "worst"}, {"none"}, 0),
+        "S2": ("fairmean-split", {"mean"}, every, {"pairwise", "random_class"}, 0),
+        "S3": ("fairmean-split", {"mean"}, every, {"random"}, 0),
+        "S5": ("fairmean-split", {"fairmean"}, every, three, 0),
+        "Q1": ("fairmean-equal", {"mean"}, every, four, 0),
+        "Q2": ("fairmean", {"mean"}, every, four, 0),
+    }
+    for claim in (*claims.CLAIMS, *claims.QUESTIONS):
+        got = {(c.x, c.y, c.metric, c.attack, c.plus) for c in claim.comparisons}
+        if claim.name == "S4":
+            wanted = {("fairmean-split", "term-", "worst", a, 0) for a in three}
+            wanted.add(("fairmean-split", "term-", "variance", "none", 0))
+        else:
+            x, ys, metrics, attacks, plus = expected[claim.name]
+            wanted = {(x, y, m, a, plus) for y in ys for m in metrics for a in attacks}
+        assert got == wanted, claim.name
+
+
+def test_precision_seeds_and_steps_are_as_registered():
+    exact = {"adafed", "fedmgda+"}
+    narrow = {"mean", "fedavg", "fairmean", "fairmean-normalised", "fairmean-split", "fairmean-equal", "qffl", "h-nobs"}
+    narrow |= {"term+", "term-", "term-hierarchical", "drfl"}
+    for method in tuning.TUNING:
+        assert tuning.precision(method) == (
+            "float32" if method in exact else "bfloat16" if method in narrow else "tf32"
+        )
+    assert list(evidence.DRAWS["fashion-mnist"]) == list(range(1001, 1021))
+    assert list(evidence.DRAWS["cifar10"]) == list(range(1001, 1011))
+    assert not {*tuning.DRAWS["fashion-mnist"], *tuning.DRAWS["cifar10"]} & set(range(1001, 1021))
+    for dataset in evidence.TUNED:
+        specs = evidence.specs(dataset)
+        lr = specs["mean"].rpartition("train.lr=")[2]
+        assert specs["fairmean-equal"].endswith(f"train.lr={lr}")
+        assert specs["fairmean-equal"].split(":")[1] in specs["fairmean"].split(":")
+
+
+def test_every_method_has_the_same_draw():
+    """Clients, poisoned pair, labels and initial model depend on the seed, not on method, step or precision."""
+    settings = {"data.name": "fashion-mnist-mini", "data.trust": 50, "attack.pick": "random", "train.device": "cpu"}
+    methods = ["mean:train.lr=0.1", "bant:train.lr=0.4", "adafed:train.lr=3", "fairmean:kappa=4:train.dtype=tf32"]
+    for attack in evidence.ATTACKS:
+        runs = [build_simulator(config) for *_, config in plan(None, settings, methods, [attack], [1004])]
+        for other in runs[1:]:
+            assert torch.equal(other.federation.y, runs[0].federation.y)
+            assert torch.equal(other.federation.x, runs[0].federation.x)
+            assert torch.equal(other.federation.test_y, runs[0].federation.test_y)
+            assert (other.federation.regular == runs[0].federation.regular).all()
+            assert torch.equal(other.w, runs[0].w)

@@ -74,6 +74,9 @@ def test_figure_2_quick(tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert len(rows) == 10 * 4
     assert "paper: 75.97, 60.85" in capsys.readouterr().out
+    assert {file.name for file in (tmp_path / "reproduced").glob("fig2*")} == {
+        "fig2-quick.csv", "fig2-quick.pdf", "fig2-quick.png"
+    }  # fmt: skip
 
 
 def test_what_there_is_not(capsys):
@@ -81,6 +84,18 @@ def test_what_there_is_not(capsys):
         main(["reproduce", "table3"])
     assert main(["reproduce", "fig1", "my.toml"]) == 2
     assert "reproduce has its own settings" in capsys.readouterr().err
+    assert main(["reproduce", "table2", "quick=true"]) == 2
+    assert main(["reproduce", "table2", "--draw", "3"]) == 2
+    assert main(["reproduce", "evidence", "train.rounds=3"]) == 2
+    assert all(line.startswith("fairmean: ") for line in capsys.readouterr().err.splitlines())
+
+
+def test_a_changed_protocol_is_said(capsys, tmp_path):
+    changed = ["data.name=fashion-mnist-mini", "model.name=linear", "train.rounds=1", "train.device=cpu"]
+    assert main(["reproduce", "table2", *changed]) == 0
+    out = capsys.readouterr().out
+    assert "NOT the paper's protocol, you changed data.name, model.name, train.rounds" in out
+    assert (tmp_path / "reproduced" / "table2-changed.csv").exists()
 
 
 @pytest.mark.parametrize("table", CHOSEN)
@@ -177,6 +192,9 @@ def test_validation_data_are_training_samples_held_out(monkeypatch):
     monkeypatch.setattr(tuning, "HELD_OUT", 1000)
     whole, part = tuning.data.load("fashion-mnist-mini"), tuning.validation("fashion-mnist-mini")
     assert (part.test_x == whole.train_x[-1000:]).all()
+    assert (part.test_y == whole.train_y[-1000:]).all()
+    assert (part.train_x == whole.train_x[:-1000]).all()
+    assert (part.train_y == whole.train_y[:-1000]).all()
     assert len(part.train_y) == len(whole.train_y) - 1000
 
 

@@ -125,23 +125,23 @@ def run(
     plain = [spec for spec in some if spec not in defences]
     for meant, which in (
         ({spec: spec for spec in plain}, attacks),
-        ({spec: _told(spec, False) for spec in defences}, [a for a in attacks if a == "none"]),
-        ({spec: _told(spec, True) for spec in defences}, [a for a in attacks if a != "none"]),
+        ({spec: told(spec, 0) for spec in defences}, [a for a in attacks if a == "none"]),
+        ({spec: told(spec) for spec in defences}, [a for a in attacks if a != "none"]),
     ):
         if meant and which:
             these = list(dict.fromkeys(meant.values()))  # told f = 0, defences that differ in f alone are one
             found = compare(methods=these, attacks=list(which), report=report, together=together, **settings)
-            for spec, told in meant.items():
-                mine = [record for record in found.records if record["method"] == label(told)]
+            for spec, known in meant.items():
+                mine = [record for record in found.records if record["method"] == label(known)]
                 records += [{"spec": spec, **{key: record[key] for key in FIELDS[1:]}} for record in mine]
     return records
 
 
-def _told(spec: str, attacked: bool) -> str:
-    """A defence's spec with the f it is told: its own, or 2, under attack; 0 without."""
+def told(spec: str, f: int | None = None) -> str:
+    """A defence's spec with the f that it is told: this one, or its own, or 2."""
     parts = [part for part in spec.split(":") if not part.startswith("f=")]
     own = next((part for part in spec.split(":") if part.startswith("f=")), "f=2")
-    return ":".join([*parts, own if attacked else "f=0"])
+    return ":".join([*parts, own if f is None else f"f={f}"])
 
 
 def write(file: Path, records: Iterable[Mapping[str, Any]]) -> None:

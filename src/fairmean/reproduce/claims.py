@@ -18,6 +18,8 @@ ATTACKED = ("random", "random_class", "pairwise")
 EVERY = ("none", *ATTACKED)
 BETTER = {"average": 1, "variance": -1, "worst": 1}
 THREE_POISONED = "pairwise, δ = 0.3"
+EQUAL = "fairmean-equal"
+"""FairMean's tuned κ in the normalised form at Mean's tuned step: it differs from Mean by the weighting alone."""
 
 Values = Callable[[str, str, str], NDArray[np.float64] | None]
 """(method, attack, metric) → one value per draw, or None where it was not run."""
@@ -112,9 +114,7 @@ CLAIMS = (
     Claim("S5", "Split beats FairMean under attack", _all("fairmean-split", ("fairmean",), ALL, ATTACKED)),
 )
 QUESTIONS = (
-    Claim(
-        "Q1", "What the weighting adds over Mean at an equal step", _all("fairmean-normalised", ("mean",), ALL, EVERY)
-    ),
+    Claim("Q1", "What FairMean's weighting adds over Mean at an equal step", _all(EQUAL, ("mean",), ALL, EVERY)),
     Claim("Q2", "FairMean against Mean, each at its own step", _all("fairmean", ("mean",), ALL, EVERY)),
 )
 
@@ -140,7 +140,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``word``: holds, leans, fails or open (docs/claims.md); or untested."""
+    """``word``: holds, leans, fails or open (docs/claims.md); incomplete where comparisons are still to be run."""
 
     claim: Claim
     outcomes: tuple[Outcome, ...]
@@ -148,26 +148,25 @@ class Verdict:
 
 
 def judge(claims: Sequence[Claim], values: Values) -> list[Verdict]:
-    """All claims of one data set, their p-values corrected together; comparisons that were not run are left out."""
-    found: list[tuple[Claim, Comparison, Difference]] = []
-    for claim in claims:
-        for c in claim.comparisons:
-            x, y = values(c.x, c.attack, c.metric), values(c.y, c.attack, c.metric)
-            if x is not None and y is not None:
-                found.append((claim, c, paired(x, y, c.plus)))
-    corrected = holm([difference.p for _, _, difference in found])
+    """These claims of one data set, their p-values corrected together; a comparison of several claims counts once."""
+    found: dict[Comparison, Difference] = {}
+    for c in dict.fromkeys(c for claim in claims for c in claim.comparisons):
+        x, y = values(c.x, c.attack, c.metric), values(c.y, c.attack, c.metric)
+        if x is not None and y is not None:
+            found[c] = paired(x, y, c.plus)
+    corrected = dict(zip(found, holm([difference.p for difference in found.values()]), strict=True))
     verdicts = []
     for claim in claims:
-        mine = tuple(Outcome(c, d, p) for (owner, c, d), p in zip(found, corrected, strict=True) if owner is claim)
-        verdicts.append(Verdict(claim, mine, _word(mine)))
+        mine = tuple(Outcome(c, found[c], corrected[c]) for c in claim.comparisons if c in found)
+        verdicts.append(Verdict(claim, mine, _word(mine, len(claim.comparisons))))
     return verdicts
 
 
-def _word(outcomes: Sequence[Outcome]) -> str:
-    if not outcomes:
-        return "untested"
+def _word(outcomes: Sequence[Outcome], registered: int) -> str:
     if any(not o.as_claimed and o.significant for o in outcomes):
         return "fails"
-    if all(o.as_claimed for o in outcomes):
+    if len(outcomes) < registered:
+        return "incomplete"
+    if all(o.as_claimed and not o.difference.lost for o in outcomes):
         return "holds" if all(o.significant for o in outcomes) else "leans"
     return "open"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fairmean.config import gather, parse
 from fairmean.errors import UserError, unknown
 from fairmean.experiment import build_simulator, resolve
-from fairmean.reproduce import calibration, evidence, figures, page, paper, render
+from fairmean.reproduce import calibration, evidence, figures, page, paper, render, tuning
 from fairmean.reproduce.calibration import CHOSEN, PROTOCOL, Row
 from fairmean.study import Report, compare, label
 from fairmean.tables import columns
@@ -33,9 +35,10 @@ def reproduce(
     search: bool = False,
     report: Report | None = None,
     say: Say = print,
-    **overrides: Any,
+    overrides: Mapping[str, Any] | None = None,
 ) -> None:
     """Make one of ``WHAT``; ``search`` runs the whole grids of the calibration, not only what they gave."""
+    overrides = dict(overrides or {})
     if what == "fig1":
         written = figures.figure1(folder)
     elif what == "fig2":
@@ -56,14 +59,15 @@ def _table(
     _announce(table, len(chosen) * len(paper.ATTACKS), settings, say)
     records = calibration.run(table, chosen, report=report, **settings)
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{table}-quick" if quick else table
+    changed = ", ".join(key for key in overrides if key not in ("train.device", "train.dtype", "run.dir", "data.path"))
+    name = f"{table}-quick" if quick else f"{table}-changed" if changed else table
     if search:
         calibration.write(folder / f"{name}-search.csv", records)
     rows = [_best(calibration.rows(records), table, method) for method in methods]
     files = {"csv": render.as_csv(table, rows), "tex": render.as_latex(table, rows), "txt": render.text(table, rows)}
     for kind, content in files.items():
         (folder / f"{name}.{kind}").write_text(content, encoding="utf-8")
-    say("\n".join([_title(table, quick), render.text(table, rows), "", render.settings(table, rows), ""]))
+    say("\n".join([_title(table, quick, changed), render.text(table, rows), "", render.settings(table, rows), ""]))
     if not quick:
         say("\n".join(render.orderings(table, rows)))
         far = render.far_cells(table, rows)
@@ -76,10 +80,12 @@ def _best(rows: Sequence[Row], table: str, method: str) -> Row:
     return calibration.nearest(rows, table, method, None if method in paper.TABLES[table] else "fairmean")
 
 
-def _title(table: str, quick: bool) -> str:
+def _title(table: str, quick: bool, changed: str) -> str:
     data = {"table1": "Table 1, CIFAR-10", "table2": "Table 2, Fashion-MNIST"}[table]
     if quick:
         return f"{data}: QUICK, embedded images and three rounds; the numbers mean nothing"
+    if changed:
+        return f"{data}: NOT the paper's protocol, you changed {changed}; accuracy in %, variance in %²"
     if table not in CHOSEN:
         return f"{data}: the paper's one draw with usual settings, not calibrated yet; accuracy in %, variance in %²"
     return f"{data}: calibrated on the paper's one draw; average and worst accuracy in %, variance in %²"
@@ -94,7 +100,7 @@ def _figure2(folder: Path, quick: bool, report: Report | None, say: Say, overrid
     curves: dict[str, list[paper.Cell]] = {method: [] for method in CHOSEN[table]}
     for delta in DELTAS:
         told = {
-            method: f"{spec}:f={round(10 * delta)}" if method in calibration.DEFENCES else spec
+            method: calibration.told(spec, round(10 * delta)) if method in calibration.DEFENCES else spec
             for method, spec in CHOSEN[table].items()
         }
         attack = [f"pairwise:fraction={delta}"] if delta else ["none"]
@@ -114,25 +120,23 @@ def _figure2(folder: Path, quick: bool, report: Report | None, say: Say, overrid
         _, variance, worst = curves[method][-1]
         theirs = f"{stated['variance']:.2f}, {stated['worst']:.2f}"
         say(f"δ = 0.3, {render.NAMES[method]}: variance {variance:.2f}, worst {worst:.2f} (paper: {theirs})")
-    return [folder / f"{name}.csv", *figures.figure2(folder, DELTAS, curves)]
+    return [folder / f"{name}.csv", *figures.figure2(folder, name, DELTAS, curves)]
 
 
 def evidence_page(tables: Path, docs: Path, say: Say = print) -> None:
     """docs/evidence.md and its figures, from the stored tables."""
-    found = [evidence.read(file, name) for name in evidence.TUNED if (file := _stored(tables, name)).exists()]
+    found, mapped = (
+        [evidence.read(file, name) for name in tuning.SETTINGS if (file := tables / f"{kind}-{name}.csv.gz").exists()]
+        for kind in ("evidence", "map")
+    )
     if not found:
         raise UserError(f"'{tables}' holds no evidence-*.csv.gz; name the project's results folder with --tables")
     note = tables / "evidence.txt"
     made = note.read_text(encoding="utf-8").strip() if note.exists() else ""
     written = [file for one in found for file in page.forest(one, docs / "evidence")]
-    mapped = [evidence.read(file, name) for name in evidence.TUNED if (file := tables / f"map-{name}.csv.gz").exists()]
     written += [file for one in mapped for file in page.maps(one, docs / "evidence")]
     (docs / "evidence.md").write_text(page.page(found, "evidence", made, mapped), encoding="utf-8")
     say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
-
-
-def _stored(tables: Path, dataset: str) -> Path:
-    return tables / f"evidence-{dataset}.csv.gz"
 
 
 def draw_again(
@@ -141,32 +145,42 @@ def draw_again(
     seed: int,
     methods: Sequence[str] | None,
     folder: Path,
+    overrides: Mapping[str, Any],
     report: Report | None = None,
     say: Say = print,
-    **overrides: Any,
 ) -> float:
-    """One draw of the evidence from scratch, beside what is stored; the largest difference in points."""
-    stored = evidence.read(_stored(tables, dataset), dataset)
+    """One draw of the evidence from scratch, beside what is stored; the largest difference in points.
+
+    NaN if a run ended in another way than the stored one.
+    """
+    file = tables / f"evidence-{dataset}.csv.gz"
+    if not file.exists():
+        raise UserError(f"'{file}': no such table; name the project's results folder with --tables")
+    stored = evidence.read(file, dataset)
     for name in methods or ():
         if name not in stored.methods:
             raise unknown("method of the evidence", name, stored.methods)
     if seed not in stored.seeds:
         raise UserError(f"--draw {seed}: the stored draws are {stored.seeds[0]} … {stored.seeds[-1]}")
-    before = {(r["method"], r["attack"]): r for r in stored.records if r["seed"] == seed}
-    names = [name for name in stored.methods if not methods or name in methods]
-    settings = {"run.dir": str(folder / "runs")} | overrides
-    records = evidence.run(dataset, names, seeds=[seed], report=report, **settings)
+    before = [r for r in stored.records if r["seed"] == seed and (not methods or r["method"] in methods)]
     rows, largest = [], 0.0
-    for record in records:
-        kept = before[record["method"], record["attack"]]
-        row = [record["method"], record["attack"]]
+    for kept in before:
+        settings = {"run.dir": str(folder / "runs"), "train.dtype": kept["dtype"], "train.rounds": int(kept["rounds"])}
+        options: dict[str, Any] = {"seeds": [seed], "attacks": [kept["attack"]], "report": report}
+        (record,) = evidence.run(dataset, {kept["method"]: kept["spec"]}, **options, **settings | dict(overrides))
+        row = [kept["method"], kept["attack"]]
+        if record["status"] != kept["status"]:
+            rows.append([*row, f"{record['status']} | {kept['status']}", "", ""])
+            largest = math.nan
+            continue
         for metric in evidence.METRICS:
             row.append(f"{record[metric]:.2f} | {kept[metric]:.2f}")
-            if metric != "variance":
-                largest = max(largest, abs(record[metric] - kept[metric]))
+            if metric != "variance" and record["status"] == "finished":
+                largest = float(np.maximum(largest, abs(record[metric] - kept[metric])))
         rows.append(row)
     say(columns(rows, [f"draw {seed}, now | stored", "attack", *evidence.METRICS]))
-    say(f"largest difference in average or worst accuracy: {largest:.2f} points")
+    differs = "some runs ended otherwise" if math.isnan(largest) else f"{largest:.2f} points"
+    say(f"largest difference in average or worst accuracy: {differs}")
     return largest
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.reproduce.claims import ATTACKED, THREE_POISONED
-from fairmean.reproduce.tuning import SETTINGS
+from fairmean.reproduce.claims import ATTACKED, EQUAL, THREE_POISONED
+from fairmean.reproduce.tuning import SETTINGS, precision
 from fairmean.study import Report, compare, label
 
 ATTACKS = ("none", *ATTACKED)
 DRAWS = {"fashion-mnist": range(1001, 1021), "cifar10": range(1001, 1011)}
 METRICS = ("average", "variance", "worst")
-FIELDS = ("method", "spec", "dtype", "attack", "seed", "status", *METRICS)
+FIELDS = ("method", "spec", "dtype", "rounds", "attack", "seed", "status", *METRICS)
+TRUST = {"fashion-mnist": 500}
+"""Clean test images that BANT's server owns: left out of the test data of every method, so that all stay paired."""
 
 TUNED: dict[str, dict[str, str]] = {
     "fashion-mnist": {
@@ -54,8 +57,13 @@ TUNED: dict[str, dict[str, str]] = {
 }
 """What ``tuning.choose`` gave from results/tuning-*.csv."""
 
-DTYPES = {"adafed": "float32", "fedmgda+": "float32", **dict.fromkeys(("cwtm", "qffl+cwtm", "median"), "tf32")}
-"""Where bfloat16, the rest's, is not exact enough (docs/performance.md)."""
+
+def specs(dataset: str) -> dict[str, str]:
+    """A spec per method of the table: what tuning chose, and FairMean's weighting at Mean's step."""
+    tuned = TUNED[dataset]
+    kappa = next(part for part in tuned["fairmean"].split(":") if part.startswith("kappa="))
+    step = next(part for part in tuned["mean"].split(":") if part.startswith("train.lr="))
+    return tuned | {EQUAL: f"fairmean-normalised:{kappa}:{step}"}
 
 
 @dataclass(frozen=True)
@@ -83,42 +91,61 @@ class Evidence:
         return list(dict.fromkeys(record["method"] for record in self.records))
 
     def values(self, method: str, attack: str, metric: str) -> NDArray[np.float64] | None:
-        """One number per draw, NaN where the run diverged; None where there is no such run."""
+        """One number per draw, NaN where there is none; None where the method was not run.
+
+        A run that diverged has no model: its average and worst accuracy are 0, and it has no variance.
+        """
         mine = self._by_key.get((method, attack))
         if mine is None:
             return None
-        return np.array([mine[seed][metric] if seed in mine else math.nan for seed in self.seeds])
+        return np.array([_figure(mine.get(seed), metric) for seed in self.seeds])
+
+    def spec(self, method: str) -> tuple[str, str, str]:
+        """(spec, dtype, rounds) of a method's runs."""
+        record = next(record for record in self.records if record["method"] == method)
+        return record["spec"], record["dtype"], record["rounds"]
+
+
+def _figure(record: dict[str, Any] | None, metric: str) -> float:
+    if record is None:
+        return math.nan
+    if record["status"] == "diverged":
+        return math.nan if metric == "variance" else 0.0
+    return float(record[metric])
 
 
 def run(
     dataset: str,
-    methods: Iterable[str] | None = None,
+    methods: Iterable[str] | Mapping[str, str] | None = None,
     *,
     seeds: Sequence[int] | None = None,
     attacks: Sequence[str] = ATTACKS,
     report: Report | None = None,
     **overrides: Any,
 ) -> list[dict[str, Any]]:
-    """Records of these methods over these draws; the precision of each is its own, unless ``train.dtype`` is given."""
-    chosen = {name: TUNED[dataset][name] for name in methods or TUNED[dataset]}
-    settings = SETTINGS[dataset] | {
+    """Records of these methods (or specs by name) over these draws, at each method's precision."""
+    known = methods if isinstance(methods, Mapping) else specs(dataset)
+    chosen = {name: known[name] for name in methods or known}
+    settings: dict[str, Any] = SETTINGS[dataset] | {
+        "data.trust": TRUST.get(dataset, 0),
         "data.name": dataset,
         "attack.pick": "random",
         "run.name": f"evidence-{dataset}",
         "run.eval_every": 1000,
     }
     told = {attack: "pairwise:clients=3" if attack == THREE_POISONED else attack for attack in attacks}
-    names = {label(spec): name for name, spec in chosen.items()}
     attack_names = {label(spec): attack for attack, spec in told.items()}
     records = []
-    for dtype in dict.fromkeys(DTYPES.get(name, "bfloat16") for name in chosen):
-        some = [spec for name, spec in chosen.items() if DTYPES.get(name, "bfloat16") == dtype]
-        lists: dict[str, Any] = {"methods": some, "attacks": list(told.values())}
+    for dtype in dict.fromkeys(precision(name) for name in chosen):
+        some = {name: spec for name, spec in chosen.items() if precision(name) == dtype}
+        lists: dict[str, Any] = {"methods": list(dict.fromkeys(some.values())), "attacks": list(told.values())}
         lists["seeds"] = list(seeds or DRAWS[dataset])
-        found = compare(report=report, **lists, **settings | {"train.dtype": dtype} | overrides)
-        for record in found.records:
-            name = names[record["method"]]
-            row = {"method": name, "spec": chosen[name], "dtype": overrides.get("train.dtype", dtype)}
+        every = settings | {"train.dtype": dtype} | overrides
+        found = compare(report=report, **lists, **every)
+        for (name, spec), record in itertools.product(some.items(), found.records):
+            if record["method"] != label(spec):
+                continue
+            row = {"method": name, "spec": spec, "dtype": every["train.dtype"], "rounds": str(every["train.rounds"])}
             row |= {"attack": attack_names[record["attack"]], "seed": record["seed"], "status": record["status"]}
             records.append(row | {metric: record[metric] for metric in METRICS})
     return records

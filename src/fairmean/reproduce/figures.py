@@ -52,7 +52,7 @@ def figure1(folder: Path) -> list[Path]:
     return save(plt, figure, folder, "fig1")
 
 
-def figure2(folder: Path, deltas: Sequence[float], curves: Mapping[str, Sequence[paper.Cell]]) -> list[Path]:
+def figure2(folder: Path, name: str, deltas: Sequence[float], curves: Mapping[str, Sequence[paper.Cell]]) -> list[Path]:
     """Variance, worst and average against the poisoned fraction; crosses are the paper's two stated points each."""
     plt = plots()
     figure, axes = plt.subplots(1, 3, figsize=(10, 3))
@@ -65,4 +65,4 @@ def figure2(folder: Path, deltas: Sequence[float], curves: Mapping[str, Sequence
                 axis.plot([0.3], [stated], "x", color=f"C{number}", markersize=8)
             axis.set(xlabel=r"poisoned fraction $\delta$", title=metric)
     axes[0].legend(frameon=False, fontsize=7)
-    return save(plt, figure, folder, "fig2")
+    return save(plt, figure, folder, name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fairmean.reproduce.claims import CLAIMS, QUESTIONS, THREE_POISONED, Outcome, Verdict, judge
+from fairmean.reproduce.claims import CLAIMS, EQUAL, QUESTIONS, THREE_POISONED, Outcome, Verdict, judge
 from fairmean.reproduce.evidence import ATTACKS, METRICS, Evidence
 from fairmean.reproduce.figures import plots, save
 from fairmean.reproduce.render import NAMES
@@ -22,7 +22,8 @@ _MARK = "\\*"
 
 def name(method: str) -> str:
     """As the tables show it."""
-    return NAMES.get(method, {"term+": "TERM, t > 0", "term-": "TERM, t < 0"}.get(method, f"`{method}`"))
+    more = {"term+": "TERM, t > 0", "term-": "TERM, t < 0", EQUAL: "FairMean's weighting at Mean's step"}
+    return NAMES.get(method, more.get(method, f"`{method}`"))
 
 
 def _digits(value: float) -> str:
@@ -30,9 +31,11 @@ def _digits(value: float) -> str:
 
 
 def absolute(values: Sequence[float] | np.ndarray[Any, Any]) -> str:
-    """Mean ± the half-width of its 95 % interval."""
+    """Mean ± the half-width of its 95 % interval; with the number of draws, if some have no figure."""
     d = paired(values, np.zeros(len(values)))
-    return "diverged" if math.isnan(d.mean) else f"{_digits(d.mean)} ± {_digits(d.half)}"
+    if math.isnan(d.mean):
+        return "–"
+    return f"{_digits(d.mean)} ± {_digits(d.half)}" + (f" ({d.n} of {len(values)} draws)" if d.n < len(values) else "")
 
 
 def relative(difference: Difference, p: float) -> str:
@@ -41,7 +44,8 @@ def relative(difference: Difference, p: float) -> str:
         return "–"
     sign = "+" if difference.mean >= 0 else "−"
     mark = _MARK if p < 0.05 else ""
-    return f"{sign}{_digits(abs(difference.mean))} ± {_digits(difference.half)}{mark}"
+    lost = f" ({difference.n} draws, {difference.lost} lost)" if difference.lost else ""
+    return f"{sign}{_digits(abs(difference.mean))} ± {_digits(difference.half)}{mark}{lost}"
 
 
 def differences(evidence: Evidence, baseline: str) -> dict[tuple[str, str, str], tuple[Difference, float]]:
@@ -71,18 +75,17 @@ def table(evidence: Evidence, attack: str) -> Iterator[str]:
 
 
 def verdicts(evidence: Evidence) -> list[Verdict]:
-    """Of the claims, and of the questions, corrected together."""
-    return judge((*CLAIMS, *QUESTIONS), evidence.values)
+    """Of the claims, and of the questions: two families, corrected each on its own."""
+    return [*judge(CLAIMS, evidence.values), *judge(QUESTIONS, evidence.values)]
 
 
 def _outcome(o: Outcome) -> str:
     c, d = o.comparison, o.difference
     plus = f" + {c.plus:g}" if c.plus else ""
     state = "as claimed" if o.as_claimed else "against it"
-    lost = f", {d.lost} lost" if d.lost else ""
-    count = d.positive if c.sign > 0 else d.n - d.positive
+    count = d.positive if c.sign > 0 else d.negative
     return (
-        f"| {name(c.x)}{plus} − {name(c.y)} | {c.metric} | {c.attack} | {relative(d, o.p)} | {count} of {d.n}{lost} "
+        f"| {name(c.x)}{plus} − {name(c.y)} | {c.metric} | {c.attack} | {relative(d, o.p)} | {count} of {d.n} "
         f"| {o.p:.2g} | {state}{'' if o.significant else ', not significant'} |"
     )
 
@@ -90,6 +93,8 @@ def _outcome(o: Outcome) -> str:
 def claims_page(evidence: Evidence) -> Iterator[str]:
     """The verdict on every claim, and every comparison behind it."""
     judged = verdicts(evidence)
+    yield f"P-values, and {_MARK} here, are corrected for all claims together, and for the questions on their own."
+    yield ""
     yield "| | claim | verdict | comparisons as claimed | of them significant | significantly against |"
     yield "|---|---|---|---|---|---|"
     for v in judged:
@@ -98,7 +103,7 @@ def claims_page(evidence: Evidence) -> Iterator[str]:
         good = [o for o in v.outcomes if o.as_claimed]
         strong = sum(o.significant for o in good)
         against = sum(o.significant and not o.as_claimed for o in v.outcomes)
-        counts = f"{len(good)} of {len(v.outcomes)} | {strong} | {against}"
+        counts = f"{len(good)} of {len(v.claim.comparisons)} | {strong} | {against}"
         yield f"| {v.claim.name} | {v.claim.text} | **{v.word}** | {counts} |"
     for v in judged:
         if not v.outcomes:
@@ -116,7 +121,7 @@ def claims_page(evidence: Evidence) -> Iterator[str]:
 
 def in_words(evidence: Evidence) -> Iterator[str]:
     """What a reader wants to know first, made from the figures."""
-    for method in ("fairmean-normalised", "fairmean", "fairmean-split"):
+    for method in (EQUAL, "fairmean", "fairmean-split"):
         if method not in evidence.methods:
             continue
         found = differences(evidence, "mean")
@@ -195,14 +200,16 @@ def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[E
         made,
         "",
         f"Figures are means over draws ± the half-width of the 95 % confidence interval; {_MARK} marks differences "
-        "that are significant at 5 % after Holm's correction for the whole table. Accuracy in %, variance in %², over "
-        "regular clients.",
+        "that are significant at 5 % after Holm's correction, in the tables of methods for all methods, attacks and "
+        "metrics against the same baseline. Accuracy in %, variance in %², over regular clients. A run that diverged "
+        "counts as 0 % average and worst accuracy and has no variance.",
     ]
     for evidence in found:
         title = TITLES[evidence.dataset]
         lines += ["", f"## {title}: {len(evidence.seeds)} draws, {len(evidence.methods)} methods", ""]
         lines += [*in_words(evidence), "", f"![Differences to Mean]({pictures}/evidence-{evidence.dataset}.png)", ""]
         lines += [f"### Claims on {title}", "", *claims_page(evidence)]
+        lines += ["", f"### What was run on {title}", "", *_settings(evidence)]
         for attack in ATTACKS:
             head = "Without attack" if attack == "none" else f"Under {attack}"
             lines += ["", f"### {head}, {title}", "", *table(evidence, attack)]
@@ -223,6 +230,15 @@ def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[E
                     f"![κ × τ]({pictures}/map-{one.dataset}.png)",
                 ]
     return "\n".join(lines) + "\n"
+
+
+def _settings(evidence: Evidence) -> Iterator[str]:
+    """Every method's settings, rounds and precision."""
+    yield "| method | setting | rounds | precision |"
+    yield "|---|---|---|---|"
+    for method in evidence.methods:
+        spec, dtype, rounds = evidence.spec(method)
+        yield f"| {name(method)} | `{spec}` | {rounds} | {dtype} |"
 
 
 def _short(evidence: Evidence, attack: str) -> Iterator[str]:

@@ -63,7 +63,7 @@ def settings(table: str, rows: Sequence[Row]) -> str:
         goal = paper.TABLES[table].get(row.method)
         far = f"{distance(row, goal):.2f}" if goal else "–"
         lines.append([NAMES[row.method], " ".join(s.removeprefix("train.") for s in chosen), far])
-    return columns(lines, ["method", "calibrated setting", "distance to the paper's row, points"])
+    return columns(lines, ["method", "setting", "distance to the paper's row, points"])
 
 
 def as_csv(table: str, rows: Sequence[Row]) -> str:
@@ -121,8 +121,9 @@ def orderings(table: str, rows: Sequence[Row]) -> list[str]:
     seven = [row for row in rows if row.method in paper.TABLES[table]]
     lines = []
     for attack in paper.ATTACKS[1:]:
-        lowest = min(seven, key=lambda row: row.cells[attack][1])
-        highest = max(seven, key=lambda row: row.cells[attack][2])
+        ended = [row for row in seven if not math.isnan(row.cells[attack][0])]
+        lowest = min(ended, key=lambda row: row.cells[attack][1])
+        highest = max(ended, key=lambda row: row.cells[attack][2])
         for what, best, k in (("lowest variance", lowest, 1), ("highest worst accuracy", highest, 2)):
             mine = next(row for row in seven if row.method == "fairmean")
             verdict = "yes" if best is mine else f"no, {NAMES[best.method]}: {_number(best.cells[attack][k])}"

@@ -16,12 +16,17 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two methods over the same draws; a draw in which one of them diverged is left out and counted in ``lost``."""
+    """Of two methods over the same draws; a draw for which one of them has no figure is left out.
+
+    ``positive`` and ``negative`` count draws by the sign of the difference; ``lost`` those of the first method that are
+    missing although the second has them.
+    """
 
     mean: float
     half: float
     p: float
     positive: int
+    negative: int
     n: int
     lost: int
 
@@ -43,17 +48,18 @@ def p_value(t: float, freedom: int) -> float:
 
 def paired(a: Sequence[float] | Array, b: Sequence[float] | Array, plus: float = 0.0) -> Difference:
     """a − b + plus, draw by draw: mean, half-width of its 95 % confidence interval, two-sided p-value."""
-    d = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64) + plus
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    d = first - second + plus
     kept = d[np.isfinite(d)]
-    n, lost = len(kept), len(d) - len(kept)
-    positive = int((kept > 0).sum())
+    n, lost = len(kept), int((~np.isfinite(first) & np.isfinite(second)).sum())
+    signs = (int((kept > 0).sum()), int((kept < 0).sum()))
     if n < 2:
-        return Difference(float(kept.mean()) if n else math.nan, math.nan, math.nan, positive, n, lost)
+        return Difference(float(kept.mean()) if n else math.nan, math.nan, math.nan, *signs, n, lost)
     error = float(kept.std(ddof=1)) / math.sqrt(n)
     mean = float(kept.mean())
     if error == 0:
-        return Difference(mean, 0.0, 1.0 if mean == 0 else 0.0, positive, n, lost)
-    return Difference(mean, t_quantile(0.95, n - 1) * error, p_value(mean / error, n - 1), positive, n, lost)
+        return Difference(mean, 0.0, 1.0 if mean == 0 else 0.0, *signs, n, lost)
+    return Difference(mean, t_quantile(0.95, n - 1) * error, p_value(mean / error, n - 1), *signs, n, lost)
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -55,6 +55,18 @@ TUNING: dict[str, Grid] = {
 """By method; ``term+`` and ``term-`` are TERM with t of either sign."""
 
 
+BFLOAT16 = (
+    *("mean", "fedavg", "fairmean", "fairmean-normalised", "fairmean-split", "fairmean-equal"),
+    *("qffl", "h-nobs", "term+", "term-", "term-hierarchical", "drfl"),
+)
+FLOAT32 = ("adafed", "fedmgda+")
+
+
+def precision(method: str) -> str:
+    """Rules on sums and losses, and H-nobs, in bfloat16; two that react to the smallest differences in float32."""
+    return "bfloat16" if method in BFLOAT16 else "float32" if method in FLOAT32 else "tf32"
+
+
 def validation(name: str) -> Dataset:
     """A data set whose test data are the last training samples, which are no longer trained on."""
     whole = data.load(name)
@@ -90,8 +102,18 @@ def specs(methods: Iterable[str] | None = None) -> Iterator[tuple[str, str]]:
 def run(
     dataset: str, methods: Iterable[str] | None = None, *, report: Report | None = None, **overrides: Any
 ) -> list[dict[str, Any]]:
-    """One record per method, spec and tuning draw, with its validation figures."""
-    chosen = {spec: name for name, spec in specs(methods)}
+    """One record per method, spec and tuning draw, with its validation figures, at the method's own precision."""
+    grids = list(specs(methods))
+    records: list[dict[str, Any]] = []
+    for dtype in dict.fromkeys(precision(name) for name, _ in grids):
+        some = {spec: name for name, spec in grids if precision(name) == dtype}
+        records += _run(dataset, some, report, {"train.dtype": dtype} | overrides)
+    return records
+
+
+def _run(
+    dataset: str, chosen: dict[str, str], report: Report | None, overrides: dict[str, Any]
+) -> list[dict[str, Any]]:
     settings = SETTINGS[dataset] | {
         "data.name": f"fairmean.reproduce.tuning:{dataset.replace('-', '_')}",
         "run.name": f"tuning-{dataset}",
@@ -105,7 +127,8 @@ def run(
     for record in found.records:
         spec = names[record["method"]]
         figures = {key: record[key] for key in ("average", "variance", "worst")}
-        records.append({"method": chosen[spec], "spec": spec, "seed": record["seed"], **figures})
+        dtype = overrides["train.dtype"]
+        records.append({"method": chosen[spec], "spec": spec, "dtype": dtype, "seed": record["seed"], **figures})
     return records
 
 
