@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fairmean.reproduce import calibration, paper, render
 from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row
+from fairmean.reproduce.grids import Grid
 
 ROOT = Path(__file__).parent.parent
 TITLES = {"table1": "Table 1: CIFAR-10", "table2": "Table 2: Fashion-MNIST"}
@@ -107,7 +108,7 @@ def section(table: str) -> Iterator[str]:
         yield "On this draw the paper's row does not tell the two apart: plain Mean, which the paper's tables do not have, is nearer."
 
 
-def _marked(setting: str, grid: calibration.Grid) -> str:
+def _marked(setting: str, grid: Grid) -> str:
     """† for a value at an edge of its grid: a wider one might come nearer."""
     key, _, value = setting.partition("=")
     ends = [str(values).lower() for values in (grid[key][0], grid[key][-1])] if len(grid[key]) > 1 else []

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairmean import advise, certify, data, dispersion, federation, marginal_weight, phi, run
+from fairmean import advise, certify, data, dispersion, federation, run
+from fairmean.reproduce.figures import figure1, plots, save
 from fairmean.theory import bounds, words
 from fairmean.theory.certificate import Certificate
 from fairmean.theory.softmax import minimise
@@ -33,7 +34,7 @@ KAPPAS, TAUS = (0.25, 1.0, 4.0, 16.0, 64.0), (0.1, 0.3, 1.0, 3.0, 10.0)
 ATTACKS = ("pairwise", "random", "random_class")
 
 
-def save(name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+def store(name: str, rows: Iterable[Mapping[str, Any]]) -> None:
     """results/theory-<name>.csv."""
     rows = list(rows)
     with open(RESULTS / f"theory-{name}.csv", "w", newline="") as file:
@@ -86,7 +87,7 @@ def minimisers(_: str, directions: int = 24) -> None:
                 "worst_fair": fair.losses.max().item(),
             }
         )
-    save("minimisers", rows)
+    store("minimisers", rows)
 
 
 def certified(folder: str, **settings: Any) -> Certificate:
@@ -123,7 +124,7 @@ def attacks(folder: str) -> None:
             }
         )
     names = list(dict.fromkeys(key for row in rows[::-1] for key in row))
-    save("attacks", [{name: row.get(name, "") for name in names} for row in rows])
+    store("attacks", [{name: row.get(name, "") for name in names} for row in rows])
     known = advise({"model.name": "linear"}).known_step(1.0, 1.0)
     assert known is not None
     rows = []
@@ -132,7 +133,7 @@ def attacks(folder: str) -> None:
         figures = {"step": c.step, "stationarity": c.stationarity, "bound_path": c.path.bound}
         bound = c.known.bound if c.known else float("nan")
         rows.append({"attack": attack, "holds": c.holds, "promised": c.promised, **figures, "bound_known": bound})
-    save("promised", rows)
+    store("promised", rows)
 
 
 def training(folder: str) -> None:
@@ -144,7 +145,7 @@ def training(folder: str) -> None:
         for t in range(0, len(c.columns["round"]), 15):
             figures = {name: float(c.columns[name][t]) for name in ("mean_loss", "dispersion", "variance")}
             rows.append({"kappa": kappa, "round": int(c.columns["round"][t]), **figures})
-    save("training", rows)
+    store("training", rows)
 
 
 def mlp(folder: str) -> None:
@@ -161,7 +162,7 @@ def mlp(folder: str) -> None:
         average = np.cumsum(columns["step"][:steps] * columns["gradient"][:steps] ** 2) / total
         far, steep = (np.maximum.accumulate(columns[n][:steps]) for n in ("poisoned_distance", "regular_gradient"))
         bound = 2 * columns["objective"][0] / total + bounds.attack_radius(delta, 1.0, far, steep) ** 2
-        save(
+        store(
             f"mlp-{name}",
             [
                 {
@@ -183,30 +184,12 @@ def mlp(folder: str) -> None:
 
 def draw() -> None:
     """Five pictures."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    PICTURES.mkdir(exist_ok=True)
-    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 130})
+    plt = plots()
 
     def finish(figure: Any, name: str) -> None:
-        figure.tight_layout()
-        figure.savefig(PICTURES / f"{name}.png")
-        plt.close(figure)
-        print(f"docs/theory/{name}.png")
+        print(*save(plt, figure, PICTURES, name, ["png"]))
 
-    z = torch.linspace(0, 5, 400, dtype=torch.float64)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3))
-    for (kappa, tau), style in {(0.5, 1): "-", (1, 1): "-", (2, 1): "-", (1, 2): "--"}.items():
-        left.plot(z, phi(z, kappa, tau) - z, style, label=f"κ = {kappa:g}, τ = {tau:g}")
-        right.plot(z, marginal_weight(z, kappa, tau), style)
-    right.plot([1, 2], [1.5, 1.5], "k.", markersize=7)
-    left.set(xlabel="loss z", ylabel="φ(z) − z", title="what the transform adds")
-    right.set(xlabel="loss z", ylabel="a(z)", title="the weight of a gradient: at most 1 + κ")
-    left.legend(frameon=False)
-    finish(figure, "transform")
+    print(*figure1(PICTURES, ["png"]))
 
     rows = load("training")
     figure, axes = plt.subplots(1, 3, figsize=(10, 3))

@@ -26,7 +26,7 @@ from fairmean.reproduce import command as reproduce
 from fairmean.reproduce import evidence
 from fairmean.runfolder import to_json
 from fairmean.study import Comparison, compare, plan, spread
-from fairmean.theory import words
+from fairmean.theory import advice, words
 from fairmean.theory.advice import SAMPLES, advise
 from fairmean.theory.certificate import certify
 
@@ -177,16 +177,16 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("--methods", metavar="A,B", help="with --draw: only these")
     again.set_defaults(call=_reproduce)
 
-    advice = verbs.add_parser(
+    before = verbs.add_parser(
         "advise", help="before a run: a safe step size, and what κ and τ cost, from the start point"
     )
-    advice.add_argument("settings", nargs="*", metavar="[config.toml] [key=value …]", help="see 'fairmean new'")
-    advice.add_argument(
+    before.add_argument("settings", nargs="*", metavar="[config.toml] [key=value …]", help="see 'fairmean new'")
+    before.add_argument(
         "--samples", type=int, default=SAMPLES, metavar="N", help="of a client, at most; default %(default)s"
     )
-    advice.add_argument("--json", action="store_true", help="print as JSON")
-    advice.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help=_IMPORT)
-    advice.set_defaults(call=_advise)
+    before.add_argument("--json", action="store_true", help="print as JSON")
+    before.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help=_IMPORT)
+    before.set_defaults(call=_advise)
 
     new = verbs.add_parser("new", help="write a commented starter config")
     new.add_argument("file", nargs="?", default="-", help="where to; without it, print")
@@ -326,7 +326,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
         return
     if arguments.draw is not None or arguments.methods:
         raise UserError(f"reproduce {arguments.what}: --draw and --methods are for 'reproduce evidence'")
-    for what in reproduce.check(arguments.what):
+    for what in reproduce.WHAT if arguments.what == "all" else (arguments.what,):
         with Live(arguments.quiet) as live:
             options = {"quick": arguments.quick, "search": arguments.search, "report": live.study}
             reproduce.reproduce(what, out, overrides=overrides, **options)
@@ -336,7 +336,7 @@ def _advise(arguments: argparse.Namespace) -> None:
     live = Live(arguments.json)
     given = advise(gather(*_settings(arguments.settings)), samples=arguments.samples, tell=live.line)
     live.clear()
-    print(to_json(words.advice_record(given)) if arguments.json else words.advice(given))
+    print(to_json(advice.record(given)) if arguments.json else advice.page(given))
 
 
 def _new(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import itertools
 import math
@@ -66,6 +67,7 @@ class Comparison:
         return comparison(self)
 
 
+@functools.cache
 def t_quantile(level: float, freedom: int) -> float:
     """t with P(|T| ≤ t) = level for Student's T: T = √ν tan θ where θ has density ∝ cos^{ν−1} θ."""
     theta = np.linspace(0, math.pi / 2, 200_001)
@@ -153,6 +155,7 @@ _GREEK = {"kappa": "κ", "tau": "τ", "gamma": "γ", "epsilon": "ε", "beta": "�
 
 
 def label(text: str) -> str:
+    """A spec as tables show it: ``fairmean:kappa=4`` is 'fairmean κ=4'."""
     name, *settings = text.split(":")
     return " ".join(
         [

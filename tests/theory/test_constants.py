@@ -16,8 +16,8 @@ from fairmean.engine.jacobian import _of_linear_layers, _one_by_one, largest_jac
 from fairmean.errors import UserError
 from fairmean.federation import build
 from fairmean.models import build as build_model
+from fairmean.theory.advice import down
 from fairmean.theory.softmax import curvature, is_softmax_regression, known, minimise
-from fairmean.theory.words import down
 
 
 @pytest.fixture(scope="module")

@@ -149,9 +149,21 @@ class Simulator:
         self.state = outcome.state
         return Step(clients, losses, outcome.weights, measured)
 
+    @property
+    def unsteady(self) -> str:
+        """Why the clients' losses are other functions in every round; '' if they are the same."""
+        reasons = []
+        if self.training.batch:
+            reasons.append(f"train.batch = {self.training.batch}")
+        if len(self.participants(0)) < self.federation.clients:
+            reasons.append(f"train.participation = {self.training.participation:g}")
+        if self.net.random:
+            reasons.append("the model has dropout")
+        return ", ".join(reasons)
+
     def watch(self, every: int) -> None:
         """From now on, measure in every round what the theory speaks of; what is costly every so many rounds."""
-        training, federation = self.training, self.federation
+        training = self.training
         if training.local_steps > 1:
             raise UserError(
                 f"theory = true: is about one gradient a round, not train.local_steps = {training.local_steps}"
@@ -161,8 +173,7 @@ class Simulator:
         need = 3 * len(self.participants(0)) * len(self.w) * self.w.element_size()
         if need > 0.7 * memory(self.w.device):
             raise UserError(f"theory = true: keeps every client's gradient, {need / 2**30:.2g} GiB; use fewer clients")
-        static = training.batch == 0 and len(self.participants(0)) == federation.clients and not self.net.random
-        self.monitor = Monitor(self.net, federation, self.method, self._chunk, static, every)
+        self.monitor = Monitor(self.net, self.federation, self.method, self._chunk, not self.unsteady, every)
 
     def look(self, t: int) -> Tensor | None:
         """The monitor's figures at the current model, without a step."""

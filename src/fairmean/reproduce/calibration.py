@@ -7,7 +7,6 @@ seed 1, clients 8 and 9 poisoned), and the row nearest to the paper's is reporte
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmean.reproduce import paper
+from fairmean.reproduce.grids import Grid, points
 from fairmean.study import Report, compare, label
 
 PROTOCOL: dict[str, dict[str, Any]] = {
@@ -29,7 +29,6 @@ PROTOCOL: dict[str, dict[str, Any]] = {
 }
 """What is the same for every method; the rest is the default: 10 clients, seed 1, clients 8 and 9 poisoned."""
 
-Grid = Mapping[str, Sequence[Any]]
 GRIDS: dict[str, dict[str, Grid]] = {
     "table2": {
         "fedavg": {"train.lr": [0.05, 0.1, 0.2, 0.3, 0.5], "train.lr_decay": [0.999, 1.0]},
@@ -105,8 +104,7 @@ def specs(table: str, methods: Iterable[str] | None = None) -> Iterator[str]:
     """Every point of the grids, as ``name:key=value:…``."""
     for name, grid in GRIDS[table].items():
         if methods is None or name in methods:
-            for values in itertools.product(*grid.values()):
-                yield ":".join([name, *(f"{key}={value}".lower() for key, value in zip(grid, values, strict=True))])
+            yield from points(name, grid)
 
 
 def run(

@@ -199,12 +199,3 @@ def _announce(what: str, runs: int, settings: dict[str, Any], say: Say) -> None:
         text += f", about {hours:.1f} hours" if hours > 0.05 else ""
         text += " (a GPU takes minutes)" if hours > 1 else ""
     say(f"{text}; an interrupted command goes on where it stopped")
-
-
-def check(what: str) -> list[str]:
-    """The parts that are asked for."""
-    if what == "all":
-        return list(WHAT)
-    if what not in WHAT:
-        raise UserError(f"reproduce '{what}': choose one of {', '.join(WHAT)}, all")
-    return [what]

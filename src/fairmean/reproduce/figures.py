@@ -26,9 +26,9 @@ def plots() -> Any:
     return plt
 
 
-def save(plt: Any, figure: Any, folder: Path, name: str) -> list[Path]:
+def save(plt: Any, figure: Any, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "png")) -> list[Path]:
     figure.tight_layout()
-    files = [folder / f"{name}.{kind}" for kind in ("pdf", "png")]
+    files = [folder / f"{name}.{kind}" for kind in kinds]
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
         figure.savefig(file)
@@ -36,7 +36,7 @@ def save(plt: Any, figure: Any, folder: Path, name: str) -> list[Path]:
     return files
 
 
-def figure1(folder: Path) -> list[Path]:
+def figure1(folder: Path, kinds: Sequence[str] = ("pdf", "png")) -> list[Path]:
     """The transform φ(z) − z and the weight a(z): κ at τ = 1, and one larger τ."""
     plt = plots()
     z = torch.linspace(0, 5, 500, dtype=torch.float64)
@@ -49,7 +49,7 @@ def figure1(folder: Path) -> list[Path]:
     left.set(xlabel="loss $z$", ylabel=r"$\phi_{\kappa,\tau}(z)-z$", title="(a)")
     right.set(xlabel="loss $z$", ylabel=r"$a_{\kappa,\tau}(z)$", title="(b)")
     left.legend(frameon=False)
-    return save(plt, figure, folder, "fig1")
+    return save(plt, figure, folder, "fig1", kinds)
 
 
 def figure2(folder: Path, name: str, deltas: Sequence[float], curves: Mapping[str, Sequence[paper.Cell]]) -> list[Path]:

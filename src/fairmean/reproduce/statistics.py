@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,11 +40,17 @@ def p_value(t: float, freedom: int) -> float:
     """
     if math.isnan(t):
         return math.nan
+    return float(np.interp(math.atan(abs(t) / math.sqrt(freedom)), *_tail(freedom)))
+
+
+@functools.cache
+def _tail(freedom: int) -> tuple[Array, Array]:
+    """θ, and the mass beyond it."""
     edges = np.linspace(0, math.pi / 2, 200_001)
     middle = (edges[:-1] + edges[1:]) / 2
     mass = np.cos(middle) ** (freedom - 1)
     tail = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
-    return float(np.interp(math.atan(abs(t) / math.sqrt(freedom)), edges, tail / tail[0]))
+    return edges, tail / tail[0]
 
 
 def paired(a: Sequence[float] | Array, b: Sequence[float] | Array, plus: float = 0.0) -> Difference:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from fairmean import data
 from fairmean.data import Dataset
+from fairmean.reproduce.grids import Grid, points
 from fairmean.study import Report, compare, label
 
 HELD_OUT = 10_000
@@ -20,7 +20,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "cifar10": {"partition.alpha": 0.1, "train.rounds": 3000, "train.lr_decay": 0.999, "train.batch": 256},
 }
 
-Grid = Mapping[str, Sequence[Any]]
 _STEPS = [0.05, 0.1, 0.2, 0.4, 0.8]
 _POWERS = [0.1, 0.5, 1.0, 2.0]
 _PLAIN = (
@@ -94,9 +93,8 @@ def specs(methods: Iterable[str] | None = None) -> Iterator[tuple[str, str]]:
     """(method, spec) of every point of the grids."""
     for name, grid in TUNING.items():
         if methods is None or name in methods:
-            for values in itertools.product(*grid.values()):
-                settings = [f"{key}={value}".lower() for key, value in zip(grid, values, strict=True)]
-                yield name, ":".join(["term" if name in ("term+", "term-") else name, *settings])
+            for spec in points("term" if name in ("term+", "term-") else name, grid):
+                yield name, spec
 
 
 def run(

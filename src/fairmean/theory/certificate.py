@@ -283,19 +283,16 @@ class _Checker:
         A step from row t leads to row t + 1: what is measured there is shifted, to stand in the row of the step.
         """
         k, tau = self.kappa, self.tau
-        after = {
-            name: np.append(self.columns[name][1:], np.nan) for name in ("secant", "objective_secant", "objective")
-        }
+        after = {name: np.append(self.columns[name][1:], np.nan) for name in ("objective_secant", "objective")}
         leads = steps & np.append(np.ones(len(steps) - 1, bool), False)
-        L = np.fmax.accumulate(np.fmax(self.secant, self.curvature))
+        curved = np.fmax(self.secant, self.curvature)
+        L = np.fmax.accumulate(curved)
         G = np.fmax.accumulate(self.regular_gradient)
         L_next, G_next = (np.append(values[1:], np.nan) for values in (L, G))
         if self.premises["smoothness"] is not None:
             most = np.full(len(L), self.premises["smoothness"])
-            where = ~np.isnan(np.fmax(self.secant, self.curvature))
             statement = "‖Δ∇f_i‖/‖Δw‖, |λ(∇²f_i)| ≤ L"
-            measured = np.fmax(self.secant, self.curvature)
-            self.check("Assumption 1", statement, measured, most, where, tolerance=1e-3)
+            self.check("Assumption 1", statement, curved, most, ~np.isnan(curved), tolerance=1e-3)
         smooth = bounds.smoothness(k, tau, L_next, G_next)
         where = leads & ~np.isnan(after["objective_secant"])
         statement = "‖Δ∇Φ_R‖/‖Δw‖ ≤ (1+κ)L + (κ/τ)G²"

@@ -14,7 +14,6 @@ from fairmean.engine import Simulator
 from fairmean.engine.monitor import constants
 from fairmean.errors import UserError
 from fairmean.theory.estimate import curves, estimate
-from fairmean.theory.premises import why_not_static
 from fairmean.transform import marginal_weight
 
 WINDOW = 25  # rounds
@@ -35,7 +34,7 @@ class Swing:
         method = simulator.method
         self.on = (
             simulator.world.size == 1
-            and not why_not_static(config, simulator)
+            and not simulator.unsteady
             and config.train.local_steps == 1
             and method.rung == Rung.SUM
             and (method.scale.unit or "kappa" in method.hyper)

@@ -32,7 +32,7 @@ def premises(config: Config, simulator: Simulator) -> dict[str, Any]:
         "rho": relabelled(simulator.federation) if config.train.batch == 0 else 1.0,
         "cross_entropy": tilt == 0 and not simulator.net.random,
         "dtype": config.train.dtype,
-        "not_static": why_not_static(config, simulator),
+        "not_static": simulator.unsteady,
         "gamma": constants.gamma if constants else None,
         "smoothness": constants.smoothness if constants else None,
     }
@@ -45,15 +45,3 @@ def relabelled(federation: Federation) -> float:
         changed |= federation.dynamic.cpu().numpy()
     shares = [changed[a:b].mean() for a, b in pairwise(federation.offsets.tolist())]
     return float(np.max(np.array(shares)[~federation.regular], initial=0.0))
-
-
-def why_not_static(config: Config, simulator: Simulator) -> str:
-    """Why the clients' losses are not the same functions in every round; '' if they are."""
-    reasons = []
-    if config.train.batch:
-        reasons.append(f"train.batch = {config.train.batch}")
-    if len(simulator.participants(0)) < simulator.federation.clients:
-        reasons.append(f"train.participation = {config.train.participation:g}")
-    if simulator.net.random:
-        reasons.append("the model has dropout")
-    return ", ".join(reasons)
