@@ -66,6 +66,15 @@ def merge(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
     evidence.write(file, ordered)
 
 
+def known(dataset: str) -> set[tuple[str, str]]:
+    """(spec, dtype) that results/ holds of the tuning."""
+    file = RESULTS / f"tuning-{dataset}.csv"
+    if not file.exists():
+        return set()
+    with open(file, newline="") as lines:
+        return {(row["spec"], row["dtype"]) for row in csv.DictReader(lines)}
+
+
 def merge_tuning(file: Path, records: list[dict[str, Any]]) -> None:
     """The same for a table of the tuning."""
     fields = ("method", "spec", "dtype", "seed", *evidence.METRICS)
@@ -74,7 +83,9 @@ def merge_tuning(file: Path, records: list[dict[str, Any]]) -> None:
         with open(file, newline="") as lines:
             old = list(csv.DictReader(lines))
     rounded = [r | {m: f"{r[m]:.3f}" for m in evidence.METRICS if isinstance(r[m], float)} for r in records]
+    registered = set(tuning.specs())
     rows = {(row["method"], row["spec"], str(row["seed"])): row for row in [*old, *rounded]}
+    rows = {key: row for key, row in rows.items() if key[:2] in registered}
     with open(file, "w", newline="") as out:
         writer = csv.DictWriter(out, fields, lineterminator="\n")
         writer.writeheader()
@@ -109,11 +120,11 @@ def main() -> None:
     seeds = list(range(int(first), int(last or first) + 1)) if a.seeds else list(evidence.DRAWS.get(a.dataset, ()))
     began = time.time()
     if a.what == "tune":
-        records = tuning.run(a.dataset, methods, **settings)
+        records = tuning.run(a.dataset, methods, known=known(a.dataset), seeds=seeds if a.seeds else None, **settings)
         merge_tuning(file, records)
     else:
         if a.what == "map":
-            records = grid(a.dataset, seeds[:10], settings)
+            records = grid(a.dataset, seeds[:5], settings)
         elif a.what == "three":
             options: dict[str, Any] = {"seeds": seeds, "attacks": [THREE_POISONED]}
             records = evidence.run(a.dataset, methods or ["mean", "fedavg", "qffl", "fairmean"], **options, **settings)

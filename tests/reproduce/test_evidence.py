@@ -201,7 +201,7 @@ def test_the_map(stored):
 
 def test_a_draw_is_run_again(stored, monkeypatch, capsys):
     quick = {"data.name": "fashion-mnist-mini", "model.name": "linear", "train.rounds": 2, "train.device": "cpu"}
-    monkeypatch.setattr(evidence, "precision", lambda method: "float32")
+    monkeypatch.setattr(evidence, "precision", lambda method, dataset: "float32")
     monkeypatch.setitem(evidence.TRUST, "fashion-mnist", 50)
     rows = evidence.run("fashion-mnist", ["mean", "fairmean"], seeds=SEEDS, **quick)
     file = stored / "results" / "evidence-fashion-mnist.csv.gz"
@@ -265,13 +265,10 @@ def test_the_claims_are_those_of_the_page_written_before():
 
 
 def test_precision_seeds_and_steps_are_as_registered():
-    exact = {"adafed", "fedmgda+"}
-    narrow = {"mean", "fedavg", "fairmean", "fairmean-normalised", "fairmean-split", "fairmean-equal", "qffl", "h-nobs"}
-    narrow |= {"term+", "term-", "term-hierarchical", "drfl"}
-    for method in tuning.TUNING:
-        assert tuning.precision(method) == (
-            "float32" if method in exact else "bfloat16" if method in narrow else "tf32"
-        )
+    wide = {"cwtm", "median", "qffl+cwtm"}
+    for method in (*tuning.TUNING, "fairmean-equal"):
+        assert tuning.precision(method, "fashion-mnist") == ("tf32" if method in wide else "bfloat16")
+        assert tuning.precision(method, "cifar10") == "bfloat16"
     assert list(evidence.DRAWS["fashion-mnist"]) == list(range(1001, 1021))
     assert list(evidence.DRAWS["cifar10"]) == list(range(1001, 1011))
     assert not {*tuning.DRAWS["fashion-mnist"], *tuning.DRAWS["cifar10"]} & set(range(1001, 1021))

@@ -136,8 +136,8 @@ def run(
     told = {attack: "pairwise:clients=3" if attack == THREE_POISONED else attack for attack in attacks}
     attack_names = {label(spec): attack for attack, spec in told.items()}
     records = []
-    for dtype in dict.fromkeys(precision(name) for name in chosen):
-        some = {name: spec for name, spec in chosen.items() if precision(name) == dtype}
+    for dtype in dict.fromkeys(precision(name, dataset) for name in chosen):
+        some = {name: spec for name, spec in chosen.items() if precision(name, dataset) == dtype}
         lists: dict[str, Any] = {"methods": list(dict.fromkeys(some.values())), "attacks": list(told.values())}
         lists["seeds"] = list(seeds or DRAWS[dataset])
         every = settings | {"train.dtype": dtype} | overrides
