@@ -66,25 +66,13 @@ def merge(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
     evidence.write(file, ordered)
 
 
-def known(dataset: str) -> set[tuple[str, str]]:
-    """(spec, dtype) that results/ holds of the tuning."""
-    file = RESULTS / f"tuning-{dataset}.csv"
-    if not file.exists():
-        return set()
-    with open(file, newline="") as lines:
-        return {(row["spec"], row["dtype"]) for row in csv.DictReader(lines)}
-
-
-def merge_tuning(file: Path, records: list[dict[str, Any]]) -> None:
-    """The same for a table of the tuning."""
+def merge_tuning(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
+    """The same for a table of the tuning; settings that the grids no longer have are dropped."""
     fields = ("method", "spec", "dtype", "seed", *evidence.METRICS)
-    old = []
-    if file.exists():
-        with open(file, newline="") as lines:
-            old = list(csv.DictReader(lines))
-    rounded = [r | {m: f"{r[m]:.3f}" for m in evidence.METRICS if isinstance(r[m], float)} for r in records]
-    registered = set(tuning.specs())
-    rows = {(row["method"], row["spec"], str(row["seed"])): row for row in [*old, *rounded]}
+    old = tuning.read(file) if file.exists() else []
+    registered = set(tuning.specs(dataset, records=[*old, *records]))
+    rounded = [r | {m: f"{r[m]:.3f}" for m in evidence.METRICS} for r in [*old, *records]]
+    rows = {(row["method"], row["spec"], row["seed"]): row for row in rounded}
     rows = {key: row for key, row in rows.items() if key[:2] in registered}
     with open(file, "w", newline="") as out:
         writer = csv.DictWriter(out, fields, lineterminator="\n")
@@ -106,8 +94,7 @@ def main() -> None:
     if a.what == "merge":
         for part in map(Path, a.more):
             if part.name.startswith("tuning-"):
-                with open(part, newline="") as lines:
-                    merge_tuning(RESULTS / f"tuning-{a.dataset}.csv", list(csv.DictReader(lines)))
+                merge_tuning(RESULTS / f"tuning-{a.dataset}.csv", a.dataset, tuning.read(part))
             else:
                 kind = "map" if part.name.startswith("map-") else "evidence"
                 merge(RESULTS / f"{kind}-{a.dataset}.csv.gz", a.dataset, evidence.read(part, a.dataset).records)
@@ -120,8 +107,10 @@ def main() -> None:
     seeds = list(range(int(first), int(last or first) + 1)) if a.seeds else list(evidence.DRAWS.get(a.dataset, ()))
     began = time.time()
     if a.what == "tune":
-        records = tuning.run(a.dataset, methods, known=known(a.dataset), seeds=seeds if a.seeds else None, **settings)
-        merge_tuning(file, records)
+        stored = RESULTS / file.name
+        there = tuning.read(stored) if stored.exists() else []
+        records = tuning.run(a.dataset, methods, known=there, seeds=seeds if a.seeds else None, **settings)
+        merge_tuning(file, a.dataset, records)
     else:
         if a.what == "map":
             records = grid(a.dataset, seeds[:5], settings)

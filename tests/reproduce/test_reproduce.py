@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -120,11 +121,13 @@ def test_what_was_chosen_is_the_nearest_of_the_search(table):
 
 @pytest.mark.parametrize("dataset", evidence.TUNED)
 def test_what_was_tuned_is_the_choice_of_the_tuning_runs(dataset):
-    with open(RESULTS / f"tuning-{dataset}.csv", newline="") as file:
-        records = [row | {m: float(row[m] or "nan") for m in paper.METRICS} for row in csv.DictReader(file)]
+    records = tuning.read(RESULTS / f"tuning-{dataset}.csv")
     assert tuning.choose(records) == evidence.TUNED[dataset]
     ran = {(record["method"], record["spec"]) for record in records}
-    assert {pair for pair in tuning.specs() if pair[0] in evidence.TUNED[dataset]} == ran
+    assert set(tuning.specs(dataset, evidence.TUNED[dataset], records)) == ran
+    assert all(record["dtype"] == tuning.precision(record["method"], dataset) for record in records)
+    draws = Counter((record["method"], record["spec"]) for record in records)
+    assert set(draws.values()) == {len(tuning.DRAWS[dataset])}
 
 
 def test_distance():
@@ -166,8 +169,9 @@ def test_orderings_and_far_cells():
 
 
 def test_every_method_is_tuned():
-    assert {name.rstrip("+-") if name in ("term+", "term-") else name for name in tuning.TUNING} == set(named_methods())
-    for _, spec in tuning.specs():
+    everything = tuning.TUNING["fashion-mnist"]
+    assert {name.rstrip("+-") if name in ("term+", "term-") else name for name in everything} == set(named_methods())
+    for _, spec in [*tuning.specs("fashion-mnist"), *tuning.specs("cifar10")]:
         name, *settings = spec.split(":")
         own = {s.split("=")[0]: s.split("=")[1] for s in settings if "." not in s.split("=")[0]}
         parse(gather(None, {"method": {"name": name, **{k: eval(v.title()) for k, v in own.items()}}}))
@@ -186,6 +190,19 @@ def test_the_choice_is_by_validation_score():
     records.append(record("mean:train.lr=0.8", 99, 99))
     records.append(record("mean:train.lr=0.8", math.nan, math.nan, seed=2))
     assert tuning.choose(records) == {"mean": "mean:train.lr=0.2"}
+
+
+def test_two_stages_are_a_search_of_steps_and_then_of_the_parameter():
+    grid = {"fairmean": {"kappa": [1.0, 4.0], "train.lr": [0.1, 0.2]}}
+    first = {("fairmean", f"fairmean:kappa=1.0:train.lr={lr}") for lr in (0.1, 0.2)}
+    records = [{"method": m, "spec": s, "average": 80, "worst": 70 if "0.2" in s else 60} for m, s in first]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tuning.TUNING, "cifar10", grid)
+        assert set(tuning.specs("cifar10")) == first
+        assert set(tuning.specs("cifar10", records=records[:1])) == first
+        assert set(tuning.specs("cifar10", records=records)) == first | {
+            ("fairmean", "fairmean:kappa=4.0:train.lr=0.2")
+        }
 
 
 def test_validation_data_are_training_samples_held_out(monkeypatch):

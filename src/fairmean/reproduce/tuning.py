@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,13 @@ HELD_OUT = 10_000
 DRAWS = {"fashion-mnist": (901, 902, 903), "cifar10": (901, 902)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "fashion-mnist": {"partition.alpha": 0.5, "train.rounds": 2000, "train.lr_decay": 0.999},
-    "cifar10": {"partition.alpha": 0.1, "train.rounds": 1500, "train.lr_decay": 0.999, "train.batch": 256},
+    "cifar10": {"partition.alpha": 0.1, "train.rounds": 1200, "train.lr_decay": 0.999, "train.batch": 256},
 }
 
 _STEPS = [0.05, 0.1, 0.2, 0.4, 0.8]
 _LARGER = [*_STEPS[1:], 1.6]
 _POWERS = [0.05, 0.1, 0.5, 1.0, 2.0]
-TUNING: dict[str, Grid] = {
+FASHION_MNIST: dict[str, Grid] = {
     **{
         name: {"train.lr": _STEPS}
         for name in ("mean", "fedavg", "rfa", "faba", "krum", "multi-krum", "lfighter", "bant")
@@ -46,7 +48,21 @@ TUNING: dict[str, Grid] = {
     "fedmdfg": {"train.lr": _STEPS},
     "fedlf": {"train.lr": _STEPS},
 }
-"""By method, extended at edges (docs/claims.md, notes 6 and 8); ``term±`` is TERM with t of that sign."""
+CIFAR10: dict[str, Grid] = {
+    **{name: {"train.lr": _STEPS[1:]} for name in ("mean", "fedavg", "fairmean-split")},
+    "fairmean": {"kappa": [1.0, 0.25, 0.5, 4.0], "train.lr": _STEPS[1:]},
+    "fairmean-normalised": {"kappa": [4.0, 1.0, 16.0, 64.0], "train.lr": _STEPS[1:]},
+    **{name: {"q": _POWERS[1:], "train.lr": _STEPS[1:]} for name in ("qffl", "h-nobs", "qffl+cwtm")},
+    "term+": {"t": [1.0, 0.5, 2.0], "train.lr": _STEPS[1:]},
+    "term-": {"t": [-0.5, -0.25, -1.0, -2.0], "train.lr": _STEPS[1:]},
+    "adafed": {"gamma": [1.0, 0.5, 2.0], "normalise": [True], "train.lr": [0.3, 1.0, 3.0, 9.0]},
+    "fedmgda+": {"epsilon": [0.5, 0.1, 1.0], "train.lr": [0.3, 1.0, 3.0, 9.0]},
+}
+TUNING = {"fashion-mnist": FASHION_MNIST, "cifar10": CIFAR10}
+"""By method; ``term±`` is TERM with t of that sign. Fashion-MNIST's grids are extended at edges and searched whole."""
+
+STAGED = ("cifar10",)
+"""Searched in two stages: step sizes with each parameter's first value, then its other values at the best step."""
 
 TRUSTING = ("bant",)
 """Run by themselves, so that the images their server owns are not missing from the others' validation data."""
@@ -82,32 +98,60 @@ def cifar10() -> Dataset:
     return validation("cifar10")
 
 
-def specs(methods: Iterable[str] | None = None) -> Iterator[tuple[str, str]]:
-    """(method, spec) of every point of the grids."""
-    for name, grid in TUNING.items():
+def specs(
+    dataset: str, methods: Iterable[str] | None = None, records: Iterable[Mapping[str, Any]] = ()
+) -> Iterator[tuple[str, str]]:
+    """(method, spec) of every point of the grids; of a second stage too, once ``records`` hold its first."""
+    records = list(records)
+    for name, grid in TUNING[dataset].items():
         if methods is None or name in methods:
-            for spec in points("term" if name in ("term+", "term-") else name, grid):
+            rule = "term" if name in ("term+", "term-") else name
+            mine = [record for record in records if record["method"] == name]
+            for spec in _stages(rule, grid, mine) if dataset in STAGED else points(rule, grid):
                 yield name, spec
+
+
+def _stages(rule: str, grid: Grid, records: list[Mapping[str, Any]]) -> Iterator[str]:
+    first = list(points(rule, {key: values if key == "train.lr" else values[:1] for key, values in grid.items()}))
+    yield from first
+    ran = [record for record in records if record["spec"] in first]
+    if {record["spec"] for record in ran} == set(first):
+        (best,) = choose(ran).values()
+        yield from (spec for spec in points(rule, {**grid, "train.lr": [_step(best)]}) if spec not in first)
+
+
+def _step(spec: str) -> float:
+    return float(spec.rpartition("train.lr=")[2])
 
 
 def run(
     dataset: str,
     methods: Iterable[str] | None = None,
     *,
-    known: Container[tuple[str, str]] = (),
+    known: Iterable[Mapping[str, Any]] = (),
     seeds: Sequence[int] | None = None,
     report: Report | None = None,
     **overrides: Any,
 ) -> list[dict[str, Any]]:
     """One record per method, spec and tuning draw, with its validation figures, at the method's own precision.
 
-    ``known``: (spec, dtype) that need not be run again.
+    ``known``: records that need not be made again.
     """
-    grids = [(name, spec) for name, spec in specs(methods) if (spec, precision(name, dataset)) not in known]
+    known = list(known)
     records: list[dict[str, Any]] = []
-    for dtype, alone in dict.fromkeys((precision(name, dataset), name in TRUSTING) for name, _ in grids):
-        some = {s: name for name, s in grids if (precision(name, dataset), name in TRUSTING) == (dtype, alone)}
-        records += _run(dataset, some, seeds or DRAWS[dataset], report, {"train.dtype": dtype} | overrides)
+
+    def kind(name: str) -> tuple[str, bool]:
+        return overrides.get("train.dtype") or precision(name, dataset), name in TRUSTING
+
+    def left() -> list[tuple[str, str]]:
+        there = {(record["spec"], record["dtype"]) for record in [*known, *records]}
+        wanted = specs(dataset, methods, [*known, *records])
+        return [(name, spec) for name, spec in wanted if (spec, kind(name)[0]) not in there]
+
+    while grids := left():
+        for dtype, alone in dict.fromkeys(kind(name) for name, _ in grids):
+            some = {spec: name for name, spec in grids if kind(name) == (dtype, alone)}
+            records += _run(dataset, some, seeds or DRAWS[dataset], report, overrides | {"train.dtype": dtype})
     return records
 
 
@@ -131,6 +175,14 @@ def _run(
     return records
 
 
+def read(file: Path) -> list[dict[str, Any]]:
+    """Records of a table of the tuning."""
+    with open(file, newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    figures = ("average", "variance", "worst")
+    return [{**row, "seed": int(row["seed"]), **{m: float(row[m] or "nan") for m in figures}} for row in rows]
+
+
 def score(records: Iterable[Mapping[str, Any]]) -> float:
     """The mean over draws of (average + worst)/2; −∞ if a draw diverged."""
     values = np.array([(record["average"] + record["worst"]) / 2 for record in records], dtype=float)
@@ -144,8 +196,7 @@ def choose(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         by_spec.setdefault((record["method"], record["spec"]), []).append(record)
     best: dict[str, tuple[tuple[float, float], str]] = {}
     for (name, spec), mine in by_spec.items():
-        step = float(spec.rpartition("train.lr=")[2])
-        key = (round(score(mine), 2), -step)
+        key = (round(score(mine), 2), -_step(spec))
         if name not in best or key > best[name][0]:
             best[name] = (key, spec)
     return {name: spec for name, (_, spec) in best.items()}
