@@ -168,24 +168,25 @@ class FedMDFG(GramRule):
         return {"expected": torch.zeros(n, dtype=torch.float64), "rounds": torch.zeros(n, dtype=torch.float64)}
 
     def __call__(self, round: Round, state: State) -> tuple[Tensor, State]:
-        f = round.losses
-        expected, seen = (state[key].to(f.device)[round.clients] for key in ("expected", "rounds"))
+        M, f = torch.cat([round.gram, round.losses[None]]).cpu().split([len(round.losses), 1])  # small: on the host
+        f, clients = f[0], round.clients.cpu()
+        expected, seen = (state[key].cpu()[clients] for key in ("expected", "rounds"))
         risen = (f > expected) & (seen > 0)
-        weights = self._direction(round, bool(risen.any() and not risen.all()))
+        weights = self._direction(M, f, bool(risen.any() and not risen.all()))
         if self.line_search and weights.any():
-            weights = weights * (self._step(round, weights) / round.lr)
+            weights = weights * (self._step(round, weights.to(round.losses), f) / round.lr)
         follow = torch.where(f <= expected, (seen * expected + f) / (seen + 1), expected)
         values = {"expected": torch.where(seen > 0, follow, f), "rounds": seen + 1}
-        return weights, {key: state[key].to(f.device).index_copy(0, round.clients, values[key]) for key in state}
+        return weights.to(round.losses), {key: state[key].cpu().index_copy(0, clients, values[key]) for key in state}
 
-    def _direction(self, round: Round, forced: bool) -> Tensor:
-        norms = round.squared_norms.sqrt()
+    def _direction(self, M: Tensor, f: Tensor, forced: bool) -> Tensor:
+        norms = M.diagonal().clamp(min=0).sqrt()
         live = norms > 0  # a client with a zero gradient is at its optimum and has no say
         result = torch.zeros_like(norms)
         if not live.any():
             return result
         scale = norms[live].mean() / norms[live]
-        M, f = round.gram[live][:, live], round.losses[live]
+        M, f = M[live][:, live], f[live]
         equal = M * torch.outer(scale, scale)
         cosine = f.sum() / (f.norm() * len(f) ** 0.5) if f.norm() > 0 else f.new_ones(())
         angle = torch.rad2deg(torch.arccos(cosine.clamp(-1, 1)))
@@ -197,16 +198,16 @@ class FedMDFG(GramRule):
         result[live] = weights * (M.sum().clamp(min=0).sqrt() / len(f) / norm)
         return result
 
-    def _step(self, round: Round, weights: Tensor) -> float:
-        slopes = round.times(weights)
+    def _step(self, round: Round, weights: Tensor, losses: Tensor) -> float:
+        slopes = round.times(weights).cpu()
         steps = [round.lr * 2.0 ** (self.s - k) for k in range(2 * self.s + 1)]
         sums = []
         for step in steps:
-            after = round.trial(weights, step)
-            if (after <= round.losses - self.armijo * step * slopes).all():
+            after = round.trial(weights, step).cpu()
+            if (after <= losses - self.armijo * step * slopes).all():
                 return step
             sums.append(float(after.sum()) if after.isfinite().all() else float("inf"))
-        lower = [step for step, total in zip(steps, sums, strict=True) if total < float(round.losses.sum())]
+        lower = [step for step, total in zip(steps, sums, strict=True) if total < float(losses.sum())]
         if lower:
             return lower[0]
         return steps[-1] if min(sums) == float("inf") else steps[sums.index(min(sums))]
@@ -229,21 +230,29 @@ class FedLF(CoordinateRule):
         return ("layers",)
 
     def direction(self, round: Round) -> Tensor:
-        V, f = round.messages, round.losses
-        row = fairness_row(f)
+        V = round.messages
+        # small algebra is faster on the host: inner products of all layers go there at once, and weights come back
+        known = [(V[:, layer] @ V[:, layer].T).double() for layer in round.layers]
+        *grams, losses = torch.cat([*known, round.losses[None]]).cpu().split([len(V)] * len(known) + [1])
+        weights = torch.stack([self._weights(M, losses[0]) for M in grams]).to(V)
         d = torch.zeros_like(V[0])
-        for layer in round.layers:
-            part = V[:, layer]
-            M = (part @ part.T).double()
-            norms = M.diagonal().clamp(min=0).sqrt()
-            live = norms > 0
-            if not live.any():
-                continue
-            mean = norms[live].mean()
-            scale = mean / norms[live]
-            inner = M[live][:, live] * torch.outer(scale, scale)
-            weights = stacked_min_norm(inner, fairness_row(f[live]) if row is not None else None, mean.item())
-            if (weights @ inner @ weights).clamp(min=0).sqrt() > _TINY * mean:
-                d[layer] = (weights * scale).to(V.dtype) @ part[live]
+        for layer, w in zip(round.layers, weights, strict=True):
+            d[layer] = w @ V[:, layer]
         norm, target = d.norm(), V.mean(0).norm()
-        return d * (target / norm) if norm > 0 else d
+        return d * torch.where(norm > 0, target / norm, 0)
+
+    @staticmethod
+    def _weights(M: Tensor, f: Tensor) -> Tensor:
+        """Of the messages in a layer's part of d."""
+        norms = M.diagonal().clamp(min=0).sqrt()
+        live = norms > 0
+        result = torch.zeros_like(norms)
+        if not live.any():
+            return result
+        mean = norms[live].mean()
+        scale = mean / norms[live]
+        inner = M[live][:, live] * torch.outer(scale, scale)
+        weights = stacked_min_norm(inner, fairness_row(f[live]), mean.item())
+        if (weights @ inner @ weights).clamp(min=0).sqrt() > _TINY * mean:
+            result[live] = weights * scale
+        return result
