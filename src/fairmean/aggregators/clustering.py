@@ -32,17 +32,16 @@ class LFighter(Aggregator):
         return ("output",)
 
     def weights(self, round: Round) -> Tensor:
-        rows = round.output.double()
-        n = len(rows)
+        rows, n = round.output.double(), len(round.output)
         strength = torch.linalg.vector_norm(rows, dim=2).sum(0)
         top = strength.argsort(descending=True, stable=True)[:2]
-        x = rows[:, top].flatten(1)
+        x = rows[:, top].flatten(1).cpu()  # a few thousand numbers, looked at one by one: on the host
         second = two_means(x)
-        kept = torch.ones(n, dtype=torch.bool, device=x.device)
+        kept = torch.ones(n, dtype=torch.bool)
         if second.any() and not second.all():
             first = ~second
             kept = second if self._value(x[second], n) > self._value(x[first], n) else first
-        return uniform(kept)
+        return uniform(kept).to(rows.device)
 
     @staticmethod
     def _value(x: Tensor, n: int) -> Tensor:
