@@ -168,8 +168,8 @@ class FedMDFG(GramRule):
         return {"expected": torch.zeros(n, dtype=torch.float64), "rounds": torch.zeros(n, dtype=torch.float64)}
 
     def __call__(self, round: Round, state: State) -> tuple[Tensor, State]:
-        M, f = torch.cat([round.gram, round.losses[None]]).cpu().split([len(round.losses), 1])  # small: on the host
-        f, clients = f[0], round.clients.cpu()
+        known = torch.cat([round.gram, round.losses[None]]).cpu()  # small algebra is faster on the host
+        M, f, clients = known[:-1], known[-1], round.clients.cpu()
         expected, seen = (state[key].cpu()[clients] for key in ("expected", "rounds"))
         risen = (f > expected) & (seen > 0)
         weights = self._direction(M, f, bool(risen.any() and not risen.all()))
@@ -232,9 +232,9 @@ class FedLF(CoordinateRule):
     def direction(self, round: Round) -> Tensor:
         V = round.messages
         # small algebra is faster on the host: inner products of all layers go there at once, and weights come back
-        known = [(V[:, layer] @ V[:, layer].T).double() for layer in round.layers]
-        *grams, losses = torch.cat([*known, round.losses[None]]).cpu().split([len(V)] * len(known) + [1])
-        weights = torch.stack([self._weights(M, losses[0]) for M in grams]).to(V)
+        grams = [(V[:, layer] @ V[:, layer].T).double() for layer in round.layers]
+        known = torch.cat([*grams, round.losses[None]]).cpu()
+        weights = torch.stack([self._weights(M, known[-1]) for M in known[:-1].view(-1, len(V), len(V))]).to(V)
         d = torch.zeros_like(V[0])
         for layer, w in zip(round.layers, weights, strict=True):
             d[layer] = w @ V[:, layer]
