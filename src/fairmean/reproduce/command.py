@@ -136,7 +136,19 @@ def evidence_page(tables: Path, docs: Path, say: Say = print) -> None:
     written = [file for one in found for file in page.forest(one, docs / "evidence")]
     written += [file for one in mapped for file in page.maps(one, docs / "evidence")]
     (docs / "evidence.md").write_text(page.page(found, "evidence", made, mapped), encoding="utf-8")
+    written += _headline(docs.parent / "README.md", page.headline(found[0]))
     say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
+
+
+def _headline(readme: Path, table: str) -> list[Path]:
+    """Between its two marks, where a README has them."""
+    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    before, start, rest = text.partition("<!-- evidence -->\n")
+    _, end, after = rest.partition("<!-- /evidence -->")
+    if not end:
+        return []
+    readme.write_text(before + start + table + end + after, encoding="utf-8")
+    return [readme]
 
 
 def draw_again(

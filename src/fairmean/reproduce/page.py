@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fairmean.reproduce.claims import CLAIMS, EQUAL, QUESTIONS, THREE_POISONED, Outcome, Verdict, judge
+from fairmean.reproduce.claims import CLAIMS, EQUAL, QUESTIONS, SEVEN, THREE_POISONED, Outcome, Verdict, judge
 from fairmean.reproduce.evidence import ATTACKS, METRICS, Evidence
 from fairmean.reproduce.figures import plots, save
 from fairmean.reproduce.render import NAMES
@@ -229,6 +229,25 @@ def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[E
                     "",
                     f"![κ × τ]({pictures}/map-{one.dataset}.png)",
                 ]
+    return "\n".join(lines) + "\n"
+
+
+SHOWN = ("mean", *SEVEN, EQUAL, "fairmean-split", "term+", "term-", "cwtm", "median", "krum")
+
+
+def headline(evidence: Evidence) -> str:
+    """The README's table: average and worst accuracy, marked where they differ from Mean's."""
+    found = differences(evidence, "mean")
+    heads = [f"{'no attack' if attack == 'none' else attack}: average | worst" for attack in ATTACKS]
+    lines = [f"| {TITLES[evidence.dataset]}, {len(evidence.seeds)} draws | {' | '.join(heads)} |", "|---" * 9 + "|"]
+    for method in (m for m in SHOWN if m in evidence.methods):
+        cells = []
+        for attack, metric in product(ATTACKS, ("average", "worst")):
+            values = evidence.values(method, attack, metric)
+            d, p = found.get((method, attack, metric), (None, math.nan))
+            mark = "" if d is None or not p < 0.05 else " ↑" if d.mean > 0 else " ↓"
+            cells.append("–" if values is None else f"{np.mean(values):.1f}{mark}")
+        lines.append(f"| {name(method)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
