@@ -22,8 +22,8 @@ from fairmean.cli import main
 from fairmean.config import parse
 from fairmean.data.registry import SPECS
 from fairmean.data.sources import Source, UnavailableError
-from fairmean.experiment import Progress
 from fairmean.progress import Live
+from fairmean.recorder import Progress
 
 QUICK = ["train.rounds=2", "model.name=linear", "train.device=cpu"]
 

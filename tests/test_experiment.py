@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fairmean
-from fairmean import experiment
+from fairmean import experiment, recorder
 from fairmean.cli import main
 from fairmean.config import parse
 from fairmean.errors import Diverged, UserError
@@ -319,7 +319,7 @@ def diverge(capsys, *settings):
 @pytest.fixture(params=[False, True], ids=["no checkpoint", "checkpoints"])
 def checkpoints(request, monkeypatch):
     if request.param:
-        monkeypatch.setattr(experiment, "_CHECKPOINT_SECONDS", -1.0)
+        monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", -1.0)
     return request.param
 
 
@@ -355,7 +355,7 @@ def test_divergence(checkpoints, capsys, here, monkeypatch):
 def test_divergence_does_not_depend_on_when_checkpoints_are_written(capsys, here, monkeypatch):
     summaries = []
     for seconds in (-1.0, 1e9):
-        monkeypatch.setattr(experiment, "_CHECKPOINT_SECONDS", seconds)
+        monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", seconds)
         diverge(capsys, f"run.name=s{seconds:g}")
         (file,) = (here / "runs" / f"s{seconds:g}").glob("*/summary.json")
         summaries.append(file.read_text())

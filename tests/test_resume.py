@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import fairmean
-from fairmean import experiment
+from fairmean import environment, experiment, recorder
 from fairmean.cli import main
 from fairmean.errors import Busy, Diverged
 from fairmean.runfolder import RunFolder
@@ -24,8 +24,8 @@ from fairmean.runfolder import RunFolder
 CODE = """
 import sys, torch
 torch.set_num_threads(1)
-import fairmean.experiment
-fairmean.experiment._CHECKPOINT_SECONDS = 0.0
+import fairmean.recorder
+fairmean.recorder.CHECKPOINT_SECONDS = 0.0
 from fairmean.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -209,8 +209,8 @@ def stopped_everywhere(settings):
 
 @pytest.fixture
 def always_checkpoint(monkeypatch):
-    monkeypatch.setattr(experiment, "_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(experiment, "_commit", lambda: None)  # it starts a process
+    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(environment, "_commit", lambda: None)  # it starts a process
 
 
 def tiny(own, **train):
@@ -282,7 +282,7 @@ def test_an_interrupted_report_saves_the_round(own):
         run(settings, report=interrupt)
     folder = Path("runs/run") / whole.name
     assert torch.load(folder / "checkpoint.pt", weights_only=True)["round"] == 4
-    told: list[experiment.Progress] = []
+    told: list[recorder.Progress] = []
     assert_same(run(settings, report=told.append).folder, whole)
     assert [progress.round for progress in told] == [5, 6]
 

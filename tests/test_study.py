@@ -44,7 +44,7 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fairmean.experiment._commit", lambda: None)  # it starts a process
+    monkeypatch.setattr("fairmean.environment._commit", lambda: None)  # it starts a process
     return tmp_path
 
 

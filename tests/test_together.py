@@ -32,7 +32,7 @@ def own(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fairmean.experiment._commit", lambda: None)
+    monkeypatch.setattr("fairmean.environment._commit", lambda: None)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield tmp_path
@@ -166,7 +166,7 @@ def test_resumed_from_different_rounds(own):
 
 
 def test_checkpoints_are_written_on_the_way(own, monkeypatch):
-    monkeypatch.setattr(together, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(together, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(together, "_CHECKPOINT_SHARE", float("inf"))
     saved = []
     save = RunFolder.save

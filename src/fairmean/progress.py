@@ -8,7 +8,7 @@ import sys
 import time
 from types import FrameType
 
-from fairmean.experiment import Progress
+from fairmean.recorder import Progress
 
 
 class Live:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from fairmean.config import Config, MethodConfig, assign, gather, literal, parse
 from fairmean.distributed import World
 from fairmean.errors import Diverged, UserError
-from fairmean.experiment import TRUST, Progress, folder_of, resolve, run_config
+from fairmean.experiment import TRUST, folder_of, resolve, run_config
 from fairmean.metrics import METRICS
+from fairmean.recorder import Progress
 from fairmean.runfolder import RunFolder
 from fairmean.together import run_together
 

@@ -15,20 +15,11 @@ from fairmean import data
 from fairmean.config import Config
 from fairmean.engine import Simulator
 from fairmean.engine.fleet import Fleet, bytes_needed
-from fairmean.experiment import (
-    Progress,
-    Recorder,
-    build_federation,
-    build_simulator,
-    folder_of,
-    memory_of,
-    resolve,
-)
+from fairmean.experiment import build_federation, build_simulator, folder_of, memory_of, resolve
+from fairmean.recorder import CHECKPOINT_SECONDS, FLUSH_ROUNDS, Progress, Recorder
 from fairmean.runfolder import RunFolder
 
-_CHECKPOINT_SECONDS = 5.0
 _CHECKPOINT_SHARE = 0.01  # of the time, at most, goes into checkpoints
-_FLUSH_ROUNDS = 50
 _MEMORY_SHARE = 0.6
 
 Tell = Callable[[int, Progress], None]
@@ -128,7 +119,7 @@ def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], N
     fleet = Fleet([recorder.simulator for recorder in recorders])
     first = recorders[0]
     began = saved = time.monotonic()
-    interval, interrupted, resting = _CHECKPOINT_SECONDS, False, False
+    interval, interrupted, resting = CHECKPOINT_SECONDS, False, False
 
     def rest(t: int) -> bool:
         nonlocal resting
@@ -139,7 +130,7 @@ def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], N
         for i, recorder in enumerate(recorders):
             if not recorder.ended:
                 recorder.note(done.t, done.steps[i], done.accuracies[i] if done.accuracies else None)
-                if (done.t + i) % _FLUSH_ROUNDS == 0:  # not all at once: the GPU is at work meanwhile
+                if (done.t + i) % FLUSH_ROUNDS == 0:  # not all at once: the GPU is at work meanwhile
                     recorder.flush()
         if resting:
             before = time.monotonic()
@@ -147,7 +138,7 @@ def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], N
                 if not recorder.ended and not recorder.flush():
                     recorder.checkpoint(done.t + 1)
             saved = time.monotonic()
-            interval = max(_CHECKPOINT_SECONDS, (saved - before) / _CHECKPOINT_SHARE)
+            interval = max(CHECKPOINT_SECONDS, (saved - before) / _CHECKPOINT_SHARE)
         if interrupted:
             raise KeyboardInterrupt
         if all(recorder.ended for recorder in recorders):
