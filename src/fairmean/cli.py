@@ -175,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("--draw", type=int, metavar="SEED", help="evidence: run this draw again, beside what is stored")
     again.add_argument("--data", default="fashion-mnist", choices=evidence.TUNED, help="with --draw; %(default)s")
     again.add_argument("--methods", metavar="A,B", help="with --draw: only these")
+    again.add_argument("--attacks", metavar="A,B", help="with --draw: only these")
     again.set_defaults(call=_reproduce)
 
     before = verbs.add_parser(
@@ -315,17 +316,20 @@ def _reproduce(arguments: argparse.Namespace) -> None:
         raise UserError(f"'{source}': reproduce has its own settings; change some of them with key=value")
     tables, out = Path(arguments.tables), Path(arguments.out)
     if arguments.what == "evidence" and arguments.draw is None:
-        if overrides or arguments.methods:
-            raise UserError("reproduce evidence: is made from stored tables; settings and --methods go with --draw")
+        if overrides or arguments.methods or arguments.attacks:
+            raise UserError(
+                "reproduce evidence: is made from stored tables; settings, --methods and --attacks go with --draw"
+            )
         reproduce.evidence_page(tables, Path("docs"))
         return
     if arguments.what == "evidence":
-        chosen = tables, arguments.data, arguments.draw, _split(arguments.methods), out
+        some = _split(arguments.methods), _split(arguments.attacks)
+        chosen = tables, arguments.data, arguments.draw, *some, out
         with Live(arguments.quiet) as live:
             reproduce.draw_again(*chosen, overrides, live.study)
         return
-    if arguments.draw is not None or arguments.methods:
-        raise UserError(f"reproduce {arguments.what}: --draw and --methods are for 'reproduce evidence'")
+    if arguments.draw is not None or arguments.methods or arguments.attacks:
+        raise UserError(f"reproduce {arguments.what}: --draw, --methods and --attacks are for 'reproduce evidence'")
     for what in reproduce.WHAT if arguments.what == "all" else (arguments.what,):
         with Live(arguments.quiet) as live:
             options = {"quick": arguments.quick, "search": arguments.search, "report": live.study}

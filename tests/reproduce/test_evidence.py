@@ -117,6 +117,16 @@ def test_a_comparison_of_two_claims_is_corrected_once():
     assert one.outcomes[0].p == two.outcomes[0].p == pytest.approx(one.outcomes[0].difference.p)
 
 
+def test_a_comparison_that_was_not_run_counts_in_the_correction():
+    claim = Claim("A", "", (Comparison("x", "y", "worst", "none"), Comparison("x", "z", "worst", "none")))
+    rng = np.random.default_rng(1)
+    known = {"x": rng.normal(1, 1, 8), "y": rng.normal(0, 1, 8)}
+    (verdict,) = claims.judge([claim], lambda method, attack, metric: known.get(method))
+    (outcome,) = verdict.outcomes
+    assert outcome.p == pytest.approx(min(1.0, 2 * outcome.difference.p))
+    assert verdict.word == "incomplete"
+
+
 def test_lower_variance_is_better():
     assert Comparison("x", "y", "variance", "none").sign == -1
 
@@ -179,8 +189,16 @@ def test_the_page(stored, capsys):
     split = next(line for line in text.splitlines() if line.startswith("| FairMean, split | 8"))
     assert "\\*" in split
     before = text
+    readme = stored / "README.md"
+    readme.write_text("Above.\n<!-- evidence -->\nold\n<!-- /evidence -->\nBelow.\n")
     assert main(["reproduce", "evidence"]) == 0
     assert (stored / "docs" / "evidence.md").read_text() == before
+    top, *table, bottom = readme.read_text().splitlines()
+    assert (top, bottom) == ("Above.", "Below.")
+    assert table[1] == "| Fashion-MNIST, 5 draws | " + table[1].partition(" | ")[2]
+    split = next(row for row in table if row.startswith("| FairMean, split"))
+    assert split.count("↑") > 4
+    assert "old" not in table
 
 
 def test_the_map(stored):
@@ -207,7 +225,13 @@ def test_a_draw_is_run_again(stored, monkeypatch, capsys):
     file = stored / "results" / "evidence-fashion-mnist.csv.gz"
     evidence.write(file, rows)
     assert {row["attack"] for row in rows} == set(evidence.ATTACKS)
-    where = stored / "results", "fashion-mnist", 1003, ["fairmean"], stored / "new"
+    where = stored / "results", "fashion-mnist", 1003
+    said: list[str] = []
+    some = ["mean", "fairmean"], ["pairwise"], stored / "new"
+    assert command.draw_again(*where, *some, quick, say=said.append) < 1e-3
+    assert said[0].count("pairwise") == 2
+    assert "none" not in said[0]
+    where = *where, ["fairmean"], None, stored / "new"
     assert command.draw_again(*where, quick) < 1e-3
     assert "now | stored" in capsys.readouterr().out
     for row in rows:
@@ -219,6 +243,9 @@ def test_a_draw_is_run_again(stored, monkeypatch, capsys):
     words = ["reproduce", "evidence", "--draw", "7", *(f"{key}={value}" for key, value in quick.items())]
     assert main(words) == 2
     assert "the stored draws are 1001 … 1005" in capsys.readouterr().err
+    assert main([*words, "--attacks", "pairwize"]) == 2
+    assert main([*words[:3], "1003", *words[4:], "--attacks", "pairwize"]) == 2
+    assert "pairwize" in capsys.readouterr().err
     file.unlink()
     assert main(words) == 2
     assert "no such table" in capsys.readouterr().err

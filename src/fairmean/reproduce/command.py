@@ -156,6 +156,7 @@ def draw_again(
     dataset: str,
     seed: int,
     methods: Sequence[str] | None,
+    attacks: Sequence[str] | None,
     folder: Path,
     overrides: Mapping[str, Any],
     report: Report | None = None,
@@ -174,26 +175,47 @@ def draw_again(
             raise unknown("method of the evidence", name, stored.methods)
     if seed not in stored.seeds:
         raise UserError(f"--draw {seed}: the stored draws are {stored.seeds[0]} … {stored.seeds[-1]}")
-    before = [r for r in stored.records if r["seed"] == seed and (not methods or r["method"] in methods)]
+    known = list(dict.fromkeys(record["attack"] for record in stored.records))
+    for name in attacks or ():
+        if name not in known:
+            raise unknown("attack of the evidence", name, known)
+    before = [
+        r
+        for r in stored.records
+        if r["seed"] == seed and (not methods or r["method"] in methods) and (not attacks or r["attack"] in attacks)
+    ]
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for kept in before:  # what can advance together
+        groups.setdefault((kept["dtype"], kept["rounds"], kept["attack"]), []).append(kept)
     rows, largest = [], 0.0
-    for kept in before:
-        settings = {"run.dir": str(folder / "runs"), "train.dtype": kept["dtype"], "train.rounds": int(kept["rounds"])}
-        options: dict[str, Any] = {"seeds": [seed], "attacks": [kept["attack"]], "report": report}
-        (record,) = evidence.run(dataset, {kept["method"]: kept["spec"]}, **options, **settings | dict(overrides))
-        row = [kept["method"], kept["attack"]]
-        if record["status"] != kept["status"]:
-            rows.append([*row, f"{record['status']} | {kept['status']}", "", ""])
-            largest = math.nan
-            continue
-        for metric in evidence.METRICS:
-            row.append(f"{record[metric]:.2f} | {kept[metric]:.2f}")
-            if metric != "variance" and record["status"] == "finished":
-                largest = float(np.maximum(largest, abs(record[metric] - kept[metric])))
-        rows.append(row)
+    for (dtype, rounds, attack), group in groups.items():
+        settings: dict[str, Any] = {"run.dir": str(folder / "runs"), "train.dtype": dtype, "train.rounds": int(rounds)}
+        options: dict[str, Any] = {"seeds": [seed], "attacks": [attack], "report": report}
+        specs = {kept["method"]: kept["spec"] for kept in group}
+        made = evidence.run(dataset, specs, **options, **settings | dict(overrides))
+        found = {record["method"]: record for record in made}
+        for kept in group:
+            row, difference = _beside(found[kept["method"]], kept)
+            rows.append(row)
+            largest = float(np.maximum(largest, difference))
+    rows.sort(key=lambda row: (stored.methods.index(row[0]), known.index(row[1])))
     say(columns(rows, [f"draw {seed}, now | stored", "attack", *evidence.METRICS]))
     differs = "some runs ended otherwise" if math.isnan(largest) else f"{largest:.2f} points"
     say(f"largest difference in average or worst accuracy: {differs}")
     return largest
+
+
+def _beside(record: Mapping[str, Any], kept: Mapping[str, Any]) -> tuple[list[str], float]:
+    """A row now | stored, and the largest difference of average and worst accuracy."""
+    row = [kept["method"], kept["attack"]]
+    if record["status"] != kept["status"]:
+        return [*row, f"{record['status']} | {kept['status']}", "", ""], math.nan
+    largest = 0.0
+    for metric in evidence.METRICS:
+        row.append(f"{record[metric]:.2f} | {kept[metric]:.2f}")
+        if metric != "variance" and record["status"] == "finished":
+            largest = max(largest, abs(record[metric] - kept[metric]))
+    return row, largest
 
 
 def _announce(what: str, runs: int, settings: dict[str, Any], say: Say) -> None:
