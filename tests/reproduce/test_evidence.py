@@ -1,6 +1,8 @@
 """The evidence: statistics against known values, verdicts, and the page from stored tables."""
 
 import math
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from fairmean.reproduce import claims, command, evidence, page, tuning
 from fairmean.reproduce.claims import Claim, Comparison, judge
 from fairmean.reproduce.statistics import holm, p_value, paired
 from fairmean.study import plan
+
+ROOT = Path(__file__).parent.parent.parent
 
 SEEDS = range(1001, 1006)
 
@@ -182,7 +186,7 @@ def test_the_page(stored, capsys):
     (stored / "results" / "evidence.txt").write_text("One machine.\n")
     assert main(["reproduce", "evidence"]) == 0
     text = (stored / "docs" / "evidence.md").read_text()
-    assert "5 draws, 6 methods" in text
+    assert "5 draws, 6 rows" in text
     assert "One machine." in text
     assert "| S2 | Under pairwise and random_class, split beats Mean |" in text
     assert (stored / "docs" / "evidence" / "evidence-fashion-mnist.png").exists()
@@ -199,6 +203,17 @@ def test_the_page(stored, capsys):
     split = next(row for row in table if row.startswith("| FairMean, split"))
     assert split.count("↑") > 4
     assert "old" not in table
+
+
+def test_the_docs_are_what_the_stored_tables_say():
+    found, mapped, made = command._stored(ROOT / "results")
+    assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page.page(found, "evidence", made, mapped)
+    assert page.headline(found[0]) in (ROOT / "README.md").read_text(encoding="utf-8")
+    for one in found:
+        assert {row["spec"] for row in one.records} <= set(evidence.specs(one.dataset).values())
+        assert {row["dtype"] for row in one.records} <= {"bfloat16", "tf32"}
+        counts = Counter((row["method"], row["attack"]) for row in one.records)
+        assert set(counts.values()) == {len(evidence.DRAWS[one.dataset])}
 
 
 def test_the_map(stored):

@@ -125,19 +125,24 @@ def _figure2(folder: Path, quick: bool, report: Report | None, say: Say, overrid
 
 def evidence_page(tables: Path, docs: Path, say: Say = print) -> None:
     """docs/evidence.md and its figures, from the stored tables."""
-    found, mapped = (
-        [evidence.read(file, name) for name in tuning.SETTINGS if (file := tables / f"{kind}-{name}.csv.gz").exists()]
-        for kind in ("evidence", "map")
-    )
+    found, mapped, made = _stored(tables)
     if not found:
         raise UserError(f"'{tables}' holds no evidence-*.csv.gz; name the project's results folder with --tables")
-    note = tables / "evidence.txt"
-    made = note.read_text(encoding="utf-8").strip() if note.exists() else ""
     written = [file for one in found for file in page.forest(one, docs / "evidence")]
     written += [file for one in mapped for file in page.maps(one, docs / "evidence")]
     (docs / "evidence.md").write_text(page.page(found, "evidence", made, mapped), encoding="utf-8")
     written += _headline(docs.parent / "README.md", page.headline(found[0]))
     say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
+
+
+def _stored(tables: Path) -> tuple[list[evidence.Evidence], list[evidence.Evidence], str]:
+    """The long tables, the maps, and what is said of them in words."""
+    found, mapped = (
+        [evidence.read(file, name) for name in tuning.SETTINGS if (file := tables / f"{kind}-{name}.csv.gz").exists()]
+        for kind in ("evidence", "map")
+    )
+    words = tables / "evidence.txt"
+    return found, mapped, words.read_text(encoding="utf-8").strip() if words.exists() else ""
 
 
 def _headline(readme: Path, table: str) -> list[Path]:

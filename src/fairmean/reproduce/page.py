@@ -28,6 +28,7 @@ from fairmean.reproduce.statistics import Difference, holm, paired
 
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _MARK = "\\*"
+_FAR = 20.0
 
 
 def name(method: str) -> str:
@@ -155,7 +156,12 @@ def forest(evidence: Evidence, folder: Path) -> list[Path]:
                 if (method, attack, metric) in found:
                     d, p = found[method, attack, metric]
                     colour = "0.6" if not p < 0.05 else "C2" if d.mean > 0 else "C3"
-                    axis.errorbar([d.mean], [place], xerr=[d.half], fmt="o", color=colour, markersize=4)
+                    if d.mean < -_FAR:  # one such row would squeeze all others
+                        left = axis.get_yaxis_transform()
+                        axis.text(0.02, place, f"← {d.mean:.0f}", color=colour, va="center", fontsize=8, transform=left)
+                    else:
+                        half = [[min(d.half, d.mean + _FAR)], [d.half]]
+                        axis.errorbar([d.mean], [place], xerr=half, fmt="o", color=colour, markersize=4)
             axis.axvline(0, color="k", linewidth=0.6)
             axis.set(title=f"{metric}, {attack}")
             axis.set_yticks(range(len(methods)), [name(m).strip("`") for m in methods], fontsize=7)
@@ -208,16 +214,16 @@ def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[E
         "data of other draws. The claims and their tests were [written before the runs](claims.md); the calibrated "
         "reproduction of the paper's own tables is [something else](reproduction.md).",
         "",
-        made,
-        "",
         f"Figures are means over draws ± the half-width of the 95 % confidence interval; {_MARK} marks differences "
         "that are significant at 5 % after Holm's correction, in the tables of methods for all methods, attacks and "
         "metrics against the same baseline. Accuracy in %, variance in %², over regular clients. A run that diverged "
         "counts as 0 % average and worst accuracy and has no variance.",
+        "",
+        made,
     ]
     for evidence in found:
         title = TITLES[evidence.dataset]
-        lines += ["", f"## {title}: {len(evidence.seeds)} draws, {len(evidence.methods)} methods", ""]
+        lines += ["", f"## {title}: {len(evidence.seeds)} draws, {len(evidence.methods)} rows", ""]
         lines += [*in_words(evidence), "", f"![Differences to Mean]({pictures}/evidence-{evidence.dataset}.png)", ""]
         lines += [f"### Claims on {title}", "", *claims_page(evidence)]
         lines += ["", f"### What was run on {title}", "", *_settings(evidence)]
@@ -243,7 +249,19 @@ def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[E
     return "\n".join(lines) + "\n"
 
 
-SHOWN = ("mean", *SEVEN, EQUAL, "fairmean-split", "term+", "term-", "cwtm", "median", "krum")
+SHOWN = (
+    "mean",
+    *SEVEN,
+    EQUAL,
+    "fairmean-split",
+    "term+",
+    "term-",
+    "cwtm",
+    "krum",
+    "multi-krum",
+    "rfa",
+    "centered-clipping",
+)
 
 
 def headline(evidence: Evidence) -> str:
