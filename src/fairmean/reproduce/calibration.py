@@ -30,6 +30,18 @@ PROTOCOL: dict[str, dict[str, Any]] = {
 """What is the same for every method; the rest is the default: 10 clients, seed 1, clients 8 and 9 poisoned."""
 
 GRIDS: dict[str, dict[str, Grid]] = {
+    "table1": {
+        "fedavg": {"train.lr": [0.1, 0.2, 0.3, 0.5]},
+        "mean": {"train.lr": [0.1, 0.2, 0.3, 0.5]},
+        "qffl": {"q": [0.1, 0.5, 1.0], "train.lr": [0.2, 0.4, 0.8]},
+        "adafed": {"gamma": [1.0, 2.0], "train.lr": [1.0, 3.0], "normalise": [True]},
+        "fedmgda+": {"epsilon": [0.6, 1.0], "train.lr": [1.0, 3.0]},
+        "h-nobs": {"q": [0.1, 0.5], "train.lr": [0.2, 0.4]},
+        "qffl+cwtm": {"q": [0.1, 1.0], "train.lr": [0.2, 0.4]},
+        "fairmean": {"kappa": [0.5, 1.0, 4.0], "tau": [1.0], "train.lr": [0.1, 0.2, 0.3]},
+        "fairmean-normalised": {"kappa": [1.0, 4.0], "tau": [1.0], "train.lr": [0.2, 0.3]},
+        "fairmean-split": {"train.lr": [0.2, 0.3]},
+    },
     "table2": {
         "fedavg": {"train.lr": [0.05, 0.1, 0.2, 0.3, 0.5], "train.lr_decay": [0.999, 1.0]},
         "mean": {"train.lr": [0.05, 0.1, 0.2, 0.3, 0.5], "train.lr_decay": [0.999, 1.0]},

@@ -52,8 +52,6 @@ def _table(
     table: str, folder: Path, quick: bool, search: bool, report: Report | None, say: Say, overrides: dict[str, Any]
 ) -> list[Path]:
     methods = calibration.chosen(table)
-    if search and table not in calibration.GRIDS:
-        raise UserError(f"{table}: has no grid to search yet; without --search the usual settings are run")
     chosen = list(calibration.specs(table)) if search else list(methods.values())
     settings: dict[str, Any] = (QUICK if quick else {}) | {"run.dir": str(folder / "runs")} | overrides
     _announce(table, len(chosen) * len(paper.ATTACKS), settings, say)
