@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairmean.reproduce import calibration, paper, render
 from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row
-from fairmean.reproduce.grids import Grid
+from fairmean.reproduce.grids import marked
 
 ROOT = Path(__file__).parent.parent
 TITLES = {"table1": "Table 1: CIFAR-10", "table2": "Table 2: Fashion-MNIST"}
@@ -79,7 +79,7 @@ def section(table: str) -> Iterator[str]:
             f"{key} {', '.join(f'{v}' for v in values)}" for key, values in GRIDS[table][row.method].items()
         )
         target = paper.TABLES[table].get(row.method) or paper.TABLES[table]["fairmean"]
-        chosen = ", ".join(_marked(setting, GRIDS[table][row.method]) for setting in row.spec.split(":")[1:])
+        chosen = ", ".join(marked(setting, GRIDS[table][row.method]) for setting in row.spec.split(":")[1:])
         gap = f"{calibration.distance(row, target):.2f}"
         yield f"| {render.NAMES[row.method]} | {grid.replace('train.', '')} | {chosen} | {gap} |"
     three = ("fedavg", "qffl", "fairmean")
@@ -106,13 +106,6 @@ def section(table: str) -> Iterator[str]:
     yield f"How far from the paper's FairMean row: our FairMean {gaps['fairmean']}, plain Mean {gaps['mean']}."
     if calibration.distance(near["mean"], goal) < calibration.distance(near["fairmean"], goal):
         yield "On this draw the paper's row does not tell the two apart: plain Mean, which the paper's tables do not have, is nearer."
-
-
-def _marked(setting: str, grid: Grid) -> str:
-    """† for a value at an edge of its grid: a wider one might come nearer."""
-    key, _, value = setting.partition("=")
-    ends = [str(values).lower() for values in (grid[key][0], grid[key][-1])] if len(grid[key]) > 1 else []
-    return setting.removeprefix("train.") + ("†" if value in ends else "")
 
 
 def _tied(table: str, searched: list[Row]) -> Iterator[str]:

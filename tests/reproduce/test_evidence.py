@@ -1,5 +1,6 @@
 """The evidence: statistics against known values, verdicts, and the page from stored tables."""
 
+import itertools
 import math
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ from fairmean.cli import main
 from fairmean.experiment import build_simulator
 from fairmean.reproduce import claims, command, evidence, page, tuning
 from fairmean.reproduce.claims import Claim, Comparison, judge
-from fairmean.reproduce.statistics import holm, p_value, paired
+from fairmean.reproduce.statistics import holm, p_value, paired, signed_ranks
 from fairmean.study import plan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -121,6 +122,20 @@ def test_a_comparison_of_two_claims_is_corrected_once():
     assert one.outcomes[0].p == two.outcomes[0].p == pytest.approx(one.outcomes[0].difference.p)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_signed_ranks_count_every_choice_of_signs(seed):
+    """Against all 2^n signs, with ties and zeros."""
+    d = np.round(np.random.default_rng(seed).normal(0.5, 1, 9), 1 if seed % 2 else 6)
+    d[0] = 0.0 if seed == 3 else d[0]
+    kept = d[d != 0]
+    ranks = np.array([np.mean(np.flatnonzero(np.sort(abs(kept)) == size)) + 1 for size in abs(kept)])
+    sums = np.array([ranks @ np.array(signs) for signs in itertools.product((0, 1), repeat=len(kept))])
+    w = ranks[kept > 0].sum()
+    expected = min(1.0, 2 * min((sums <= w + 1e-9).mean(), (sums >= w - 1e-9).mean()))
+    assert signed_ranks(d) == pytest.approx(expected)
+    assert paired(d, np.zeros(9)).ranks == pytest.approx(expected)
+
+
 def test_a_comparison_that_was_not_run_counts_in_the_correction():
     claim = Claim("A", "", (Comparison("x", "y", "worst", "none"), Comparison("x", "z", "worst", "none")))
     rng = np.random.default_rng(1)
@@ -206,8 +221,8 @@ def test_the_page(stored, capsys):
 
 
 def test_the_docs_are_what_the_stored_tables_say():
-    found, mapped, made = command._stored(ROOT / "results")
-    assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page.page(found, "evidence", made, mapped)
+    stored = found, *_ = command._stored(ROOT / "results")
+    assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page.page(*stored, "evidence")
     assert page.headline(found[0]) in (ROOT / "README.md").read_text(encoding="utf-8")
     for one in found:
         assert {row["spec"] for row in one.records} <= set(evidence.specs(one.dataset).values())
@@ -273,7 +288,7 @@ def test_without_tables(tmp_path, monkeypatch, capsys):
 
 
 def test_the_claims_are_those_of_the_page_written_before():
-    text = (page.Path(__file__).parent.parent.parent / "docs" / "claims.md").read_text()
+    text = (ROOT / "docs" / "claims.md").read_text()
     for claim in (*claims.CLAIMS, *claims.QUESTIONS):
         assert f"| {claim.name} |" in text
     six = {"fedavg", "qffl", "adafed", "fedmgda+", "h-nobs", "qffl+cwtm"}

@@ -150,8 +150,8 @@ class Verdict:
     word: str
 
 
-def judge(claims: Sequence[Claim], values: Values) -> list[Verdict]:
-    """These claims of one data set, their p-values corrected together.
+def judge(claims: Sequence[Claim], values: Values, ranks: bool = False) -> list[Verdict]:
+    """These claims of one data set, their p-values (of the t-test, or of signed ranks) corrected together.
 
     A comparison of several claims counts once; one that was not run yet counts too, with p = 1.
     """
@@ -161,7 +161,8 @@ def judge(claims: Sequence[Claim], values: Values) -> list[Verdict]:
         x, y = values(c.x, c.attack, c.metric), values(c.y, c.attack, c.metric)
         if x is not None and y is not None:
             found[c] = paired(x, y, c.plus)
-    corrected = dict(zip(family, holm([found[c].p if c in found else 1.0 for c in family]), strict=True))
+    p = {c: (d.ranks if ranks else d.p) for c, d in found.items()}
+    corrected = dict(zip(family, holm([p.get(c, 1.0) for c in family]), strict=True))
     verdicts = []
     for claim in claims:
         mine = tuple(Outcome(c, found[c], corrected[c]) for c in claim.comparisons if c in found)

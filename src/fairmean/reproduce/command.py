@@ -14,7 +14,7 @@ import torch
 from fairmean.config import gather, parse
 from fairmean.errors import UserError, unknown
 from fairmean.experiment import build_simulator, resolve
-from fairmean.reproduce import calibration, evidence, figures, page, paper, render, tuning
+from fairmean.reproduce import calibration, evidence, figures, page, paper, pictures, render, tuning
 from fairmean.reproduce.calibration import CHOSEN, PROTOCOL, Row
 from fairmean.study import Report, compare, label
 from fairmean.tables import columns
@@ -123,24 +123,25 @@ def _figure2(folder: Path, quick: bool, report: Report | None, say: Say, overrid
 
 def evidence_page(tables: Path, docs: Path, say: Say = print) -> None:
     """docs/evidence.md and its figures, from the stored tables."""
-    found, mapped, made = _stored(tables)
+    stored = found, mapped, *_ = _stored(tables)
     if not found:
         raise UserError(f"'{tables}' holds no evidence-*.csv.gz; name the project's results folder with --tables")
-    written = [file for one in found for file in page.forest(one, docs / "evidence")]
-    written += [file for one in mapped for file in page.maps(one, docs / "evidence")]
-    (docs / "evidence.md").write_text(page.page(found, "evidence", made, mapped), encoding="utf-8")
+    written = [file for one in found for file in pictures.forest(one, docs / "evidence")]
+    written += [file for one in mapped for file in pictures.maps(one, docs / "evidence")]
+    (docs / "evidence.md").write_text(page.page(*stored, "evidence"), encoding="utf-8")
     written += _headline(docs.parent / "README.md", page.headline(found[0]))
     say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
 
 
-def _stored(tables: Path) -> tuple[list[evidence.Evidence], list[evidence.Evidence], str]:
-    """The long tables, the maps, and what is said of them in words."""
+def _stored(tables: Path) -> tuple[list[evidence.Evidence], list[evidence.Evidence], page.Tuned, str]:
+    """The long tables, the maps, the tuning, and what is said of them in words."""
     found, mapped = (
         [evidence.read(file, name) for name in tuning.SETTINGS if (file := tables / f"{kind}-{name}.csv.gz").exists()]
         for kind in ("evidence", "map")
     )
+    tuned = {name: tuning.read(f) for name in tuning.SETTINGS if (f := tables / f"tuning-{name}.csv").exists()}
     words = tables / "evidence.txt"
-    return found, mapped, words.read_text(encoding="utf-8").strip() if words.exists() else ""
+    return found, mapped, tuned, words.read_text(encoding="utf-8").strip() if words.exists() else ""
 
 
 def _headline(readme: Path, table: str) -> list[Path]:

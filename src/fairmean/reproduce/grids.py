@@ -17,3 +17,15 @@ def points(name: str, grid: Grid) -> Iterator[str]:
     """
     for values in itertools.product(*grid.values()):
         yield ":".join([name, *(f"{key}={value}".lower() for key, value in zip(grid, values, strict=True))])
+
+
+def marked(setting: str, grid: Grid) -> str:
+    """A setting, with † where it lies at an edge of its grid.
+
+    >>> marked("train.lr=0.2", {"train.lr": [0.1, 0.2]})
+    'lr=0.2†'
+    """
+    key, _, value = setting.partition("=")
+    values = grid.get(key, ())
+    ends = {f"{end}".lower() for end in (min(values), max(values))} if len(values) > 1 else set()
+    return setting.removeprefix("train.") + ("†" if value in ends else "")

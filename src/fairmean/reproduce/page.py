@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairmean.reproduce.claims import (
-    CLAIMS,
-    EQUAL,
-    FASHION_MNIST_ONLY,
-    QUESTIONS,
-    SEVEN,
-    THREE_POISONED,
-    Outcome,
-    Verdict,
-    judge,
-)
+from fairmean.methods import named_methods
+from fairmean.reproduce import tuning
+from fairmean.reproduce.claims import EQUAL, QUESTIONS, SEVEN, THREE_POISONED, Outcome
+from fairmean.reproduce.compared import differences, family, verdicts
 from fairmean.reproduce.evidence import ATTACKS, METRICS, Evidence
-from fairmean.reproduce.figures import plots, save
-from fairmean.reproduce.render import NAMES
-from fairmean.reproduce.statistics import Difference, holm, paired
+from fairmean.reproduce.grids import marked
+from fairmean.reproduce.render import name
+from fairmean.reproduce.statistics import Difference, paired
 
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _MARK = "\\*"
-_FAR = 20.0
+_UNUSUAL = 20.0
+SHOWN = (
+    *("mean", *SEVEN, EQUAL, "fairmean-split", "term+", "term-"),
+    *("cwtm", "krum", "multi-krum", "rfa", "centered-clipping"),
+)
+"""Rows of the short table."""
 
-
-def name(method: str) -> str:
-    """As the tables show it."""
-    more = {"term+": "TERM, t > 0", "term-": "TERM, t < 0", EQUAL: "FairMean's weighting at Mean's step"}
-    return NAMES.get(method, more.get(method, f"`{method}`"))
+Tuned = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Records of the tuning, by data set."""
 
 
 def _digits(value: float) -> str:
@@ -59,17 +54,6 @@ def relative(difference: Difference, p: float) -> str:
     return f"{sign}{_digits(abs(difference.mean))} ± {_digits(difference.half)}{mark}{lost}"
 
 
-def differences(evidence: Evidence, baseline: str) -> dict[tuple[str, str, str], tuple[Difference, float]]:
-    """(method, attack, metric) → difference to the baseline and its p-value, corrected for the whole table."""
-    found: dict[tuple[str, str, str], Difference] = {}
-    for method, attack, metric in product(evidence.methods, ATTACKS, METRICS):
-        x, y = evidence.values(method, attack, metric), evidence.values(baseline, attack, metric)
-        if method != baseline and x is not None and y is not None:
-            found[method, attack, metric] = paired(x, y)
-    corrected = holm([d.p for d in found.values()])
-    return {key: (d, p) for (key, d), p in zip(found.items(), corrected, strict=True)}
-
-
 def table(evidence: Evidence, attack: str) -> Iterator[str]:
     """One attack: absolute figures, differences to Mean and to FedAvg."""
     yield f"| method | {' | '.join([*METRICS, *(f'Δ {b}: {m}' for b in ('Mean', 'FedAvg') for m in METRICS)])} |"
@@ -85,126 +69,76 @@ def table(evidence: Evidence, attack: str) -> Iterator[str]:
         yield f"| {name(method)} | {' | '.join(cells)} |"
 
 
-def verdicts(evidence: Evidence) -> list[Verdict]:
-    """Of the claims, and of the questions: two families, corrected each on its own."""
-    claims = [c for c in CLAIMS if evidence.dataset == "fashion-mnist" or c.name not in FASHION_MNIST_ONLY]
-    return [*judge(claims, evidence.values), *judge(QUESTIONS, evidence.values)]
-
-
-def _outcome(o: Outcome) -> str:
+def _outcome(o: Outcome, words: tuple[str, str]) -> str:
     c, d = o.comparison, o.difference
     plus = f" + {c.plus:g}" if c.plus else ""
-    state = "as claimed" if o.as_claimed else "against it"
     count = d.positive if c.sign > 0 else d.negative
     return (
         f"| {name(c.x)}{plus} − {name(c.y)} | {c.metric} | {c.attack} | {relative(d, o.p)} | {count} of {d.n} "
-        f"| {o.p:.2g} | {state}{'' if o.significant else ', not significant'} |"
+        f"| {o.p:.2g} | {words[0] if o.as_claimed else words[1]}{'' if o.significant else ', not significant'} |"
     )
 
 
 def claims_page(evidence: Evidence) -> Iterator[str]:
     """The verdict on every claim, and every comparison behind it."""
     judged = verdicts(evidence)
-    yield f"P-values, and {_MARK} here, are corrected for all claims together, and for the questions on their own."
+    by_ranks = {v.claim.name: v.word for v in verdicts(evidence, ranks=True)}
+    tested, asked = (
+        len({c for v in judged if (v.claim in QUESTIONS) == question for c in v.claim.comparisons})
+        for question in (False, True)
+    )
+    yield (
+        f"P-values, and {_MARK} in the details, are corrected for the {tested} comparisons of all claims together, and "
+        f"for the {asked} of the questions on their own. The registered test is the paired t-test; *by signed ranks* "
+        "(Wilcoxon's test in its place, not registered) shows what a few unusual draws do to a verdict."
+    )
     yield ""
-    yield "| | claim | verdict | comparisons as claimed | of them significant | significantly against |"
-    yield "|---|---|---|---|---|---|"
+    yield "| | claim | verdict | by signed ranks | as claimed | of them significant | significantly against |"
+    yield "|---|---|---|---|---|---|---|"
     for v in judged:
         if v.claim in QUESTIONS:
             continue
         good = [o for o in v.outcomes if o.as_claimed]
         strong = sum(o.significant for o in good)
         against = sum(o.significant and not o.as_claimed for o in v.outcomes)
-        counts = f"{len(good)} of {len(v.claim.comparisons)} | {strong} | {against}"
-        yield f"| {v.claim.name} | {v.claim.text} | **{v.word}** | {counts} |"
+        missing = len(v.claim.comparisons) - len(v.outcomes)
+        counts = f"{len(good)} of {len(v.outcomes)}{f' ({missing} not run)' if missing else ''} | {strong} | {against}"
+        yield f"| {v.claim.name} | {v.claim.text} | **{v.word}** | {by_ranks[v.claim.name]} | {counts} |"
     for v in judged:
         if not v.outcomes:
             continue
+        question = v.claim in QUESTIONS
+        words = ("better", "worse") if question else ("as claimed", "against it")
         yield ""
         yield f"<details><summary>{v.claim.name}: {v.claim.text}</summary>"
         yield ""
-        yield "| | metric | attack | difference, 95 % CI | draws with the claimed sign | p, corrected | |"
+        draws = "draws in which it is better" if question else "draws with the claimed sign"
+        yield f"| | metric | attack | difference, 95 % CI | {draws} | p, corrected | |"
         yield "|---|---|---|---|---|---|---|"
         for o in v.outcomes:
-            yield _outcome(o)
+            yield _outcome(o, words)
         yield ""
         yield "</details>"
 
 
-def in_words(evidence: Evidence) -> Iterator[str]:
-    """What a reader wants to know first, made from the figures."""
-    for method in (EQUAL, "fairmean", "fairmean-split"):
-        if method not in evidence.methods:
-            continue
-        found = differences(evidence, "mean")
-        for attack in ATTACKS:
-            parts = [f"{m} {relative(*found[method, attack, m])}" for m in METRICS if (method, attack, m) in found]
-            where = "without attack" if attack == "none" else f"under {attack}"
-            if parts:
-                yield f"- {name(method)} against Mean {where}: {', '.join(parts)}"
+def unusual(evidence: Evidence) -> Iterator[str]:
+    """Draws in which a method's worst client is far below what it usually is."""
+    for seed, attack in product(evidence.seeds, ATTACKS):
+        place, parts = evidence.seeds.index(seed), []
+        for method in evidence.methods:
+            values = evidence.values(method, attack, "worst")
+            if values is not None and values[place] < np.median(values) - _UNUSUAL:
+                parts.append(f"{name(method)} {values[place]:.1f} ({np.median(values):.1f})")
+        if parts:
+            yield f"- draw {seed}, {_where(attack)}: {', '.join(parts)}"
 
 
-def forest(evidence: Evidence, folder: Path) -> list[Path]:
-    """Differences to Mean with their intervals: methods down, attacks across, average and worst."""
-    plt = plots()
-    found = differences(evidence, "mean")
-    methods = [m for m in evidence.methods if m != "mean"][::-1]
-    figure, axes = plt.subplots(2, len(ATTACKS), figsize=(13, 0.5 * len(methods) + 2), sharey=True)
-    for row, metric in enumerate(("worst", "average")):
-        for axis, attack in zip(axes[row], ATTACKS, strict=True):
-            for place, method in enumerate(methods):
-                if (method, attack, metric) in found:
-                    d, p = found[method, attack, metric]
-                    colour = "0.6" if not p < 0.05 else "C2" if d.mean > 0 else "C3"
-                    if d.mean < -_FAR:  # one such row would squeeze all others
-                        left = axis.get_yaxis_transform()
-                        axis.text(0.02, place, f"← {d.mean:.0f}", color=colour, va="center", fontsize=8, transform=left)
-                    else:
-                        half = [[min(d.half, d.mean + _FAR)], [d.half]]
-                        axis.errorbar([d.mean], [place], xerr=half, fmt="o", color=colour, markersize=4)
-            axis.axvline(0, color="k", linewidth=0.6)
-            axis.set(title=f"{metric}, {attack}")
-            axis.set_yticks(range(len(methods)), [name(m).strip("`") for m in methods], fontsize=7)
-    return save(plt, figure, folder, f"evidence-{evidence.dataset}")
+def _where(attack: str) -> str:
+    return "without attack" if attack == "none" else f"under {attack}"
 
 
-def _parameters(spec: str) -> tuple[float, float]:
-    """κ and τ of a spec of the map."""
-    settings = dict(setting.split("=") for setting in spec.split(":")[1:])
-    return float(settings["kappa"]), float(settings["tau"])
-
-
-def maps(mapped: Evidence, folder: Path) -> list[Path]:
-    """κ × τ: the difference to Mean at the same step, per attack; bold where its interval excludes 0."""
-    plt = plots()
-    mean = next(method for method in mapped.methods if method.startswith("mean"))
-    points = {_parameters(method): method for method in mapped.methods if method != mean}
-    kappas, taus = (sorted({point[i] for point in points}) for i in (0, 1))
-    attacks = list(dict.fromkeys(record["attack"] for record in mapped.records))
-    figure, axes = plt.subplots(len(attacks), 3, figsize=(12, 3.3 * len(attacks)), squeeze=False)
-    for row, attack in zip(axes, attacks, strict=True):
-        for axis, metric in zip(row, METRICS, strict=True):
-            base = mapped.values(mean, attack, metric)
-            grid = np.full((len(kappas), len(taus)), np.nan)
-            for (i, kappa), (j, tau) in product(enumerate(kappas), enumerate(taus)):
-                values = mapped.values(points[kappa, tau], attack, metric)
-                if values is not None and base is not None:
-                    d = paired(values, base)
-                    grid[i, j] = d.mean
-                    sure = "bold" if abs(d.mean) > d.half else "normal"
-                    axis.text(j, i, f"{d.mean:+.2f}", ha="center", va="center", fontsize=8, fontweight=sure)
-            most = np.nanmax(np.abs(grid)) or 1.0
-            colours = "RdYlGn" if metric != "variance" else "RdYlGn_r"
-            axis.imshow(grid, cmap=colours, vmin=-most, vmax=most, origin="lower", aspect="auto", alpha=0.7)
-            axis.set_xticks(range(len(taus)), [f"{tau:g}" for tau in taus])
-            axis.set_yticks(range(len(kappas)), [f"{kappa:g}" for kappa in kappas])
-            where = "no attack" if attack == "none" else attack
-            axis.set(xlabel="τ", ylabel="κ", title=f"{metric} − Mean's, {where}")
-    return save(plt, figure, folder, f"map-{mapped.dataset}")
-
-
-def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[Evidence] = ()) -> str:
-    """The whole page."""
+def page(found: Sequence[Evidence], mapped: Sequence[Evidence], tuned: Tuned, made: str, pictures: str) -> str:
+    """The whole page: ``made`` says in words how, and what came out; ``pictures`` is the figures' folder."""
     lines = [
         "# Evidence",
         "",
@@ -214,32 +148,23 @@ def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[E
         "data of other draws. The claims and their tests were [written before the runs](claims.md); the calibrated "
         "reproduction of the paper's own tables is [something else](reproduction.md).",
         "",
+        "A draw decides clients, the two poisoned ones, labels and initial model together, the same for every method. "
+        "`random` gives a poisoned client's samples wrong labels one by one; `random_class` permutes the classes, "
+        "`pairwise` turns c into 9 − c (together: flipped classes). Accuracy in %, variance between clients in %², on "
+        "clean labels over regular clients. κ and τ: strength and scale of FairMean's weighting 1 + κ loss/(loss + τ); "
+        "q, t: those of q-FFL, TERM; f: how many poisoned clients a defence is told of, always 2, without attack too.",
+        "",
         f"Figures are means over draws ± the half-width of the 95 % confidence interval; {_MARK} marks differences "
-        "that are significant at 5 % after Holm's correction, in the tables of methods for all methods, attacks and "
-        "metrics against the same baseline. Accuracy in %, variance in %², over regular clients. A run that diverged "
-        "counts as 0 % average and worst accuracy and has no variance.",
+        "that are significant at 5 % after Holm's correction. A run that diverged counts as 0 % average and worst "
+        "accuracy and has no variance.",
         "",
         made,
     ]
     for evidence in found:
-        title = TITLES[evidence.dataset]
-        lines += ["", f"## {title}: {len(evidence.seeds)} draws, {len(evidence.methods)} rows", ""]
-        lines += [*in_words(evidence), "", f"![Differences to Mean]({pictures}/evidence-{evidence.dataset}.png)", ""]
-        lines += [f"### Claims on {title}", "", *claims_page(evidence)]
-        lines += ["", f"### What was run on {title}", "", *_settings(evidence)]
-        for attack in ATTACKS:
-            head = "Without attack" if attack == "none" else f"Under {attack}"
-            lines += ["", f"### {head}, {title}", "", *table(evidence, attack)]
-        if evidence.values("fairmean", THREE_POISONED, "worst") is not None:
-            lines += [
-                "",
-                f"### Three poisoned clients ({THREE_POISONED}), {title}",
-                "",
-                *_short(evidence, THREE_POISONED),
-            ]
+        lines += ["", *_section(evidence, pictures, tuned.get(evidence.dataset, ()))]
         for one in mapped:
             if one.dataset == evidence.dataset:
-                lines += ["", f"### κ and τ, {title} (question Q3)", ""]
+                lines += ["", f"### κ and τ, {TITLES[one.dataset]} (question Q3)", ""]
                 lines += [
                     f"`fairmean-normalised` against Mean at the same step, {len(one.seeds)} draws; bold where the 95 % "
                     "interval of the paired difference excludes 0.",
@@ -249,44 +174,83 @@ def page(found: Sequence[Evidence], pictures: str, made: str, mapped: Sequence[E
     return "\n".join(lines) + "\n"
 
 
-SHOWN = (
-    "mean",
-    *SEVEN,
-    EQUAL,
-    "fairmean-split",
-    "term+",
-    "term-",
-    "cwtm",
-    "krum",
-    "multi-krum",
-    "rfa",
-    "centered-clipping",
-)
+def _section(evidence: Evidence, pictures: str, tuned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """One data set."""
+    title, size = TITLES[evidence.dataset], family(evidence)
+    yield f"## {title}: {len(evidence.seeds)} draws, {len(evidence.methods)} rows"
+    yield ""
+    yield "**Bold**: the best of a column, of all rows below; ↑ ↓: differs from Mean's, as marked by stars below."
+    yield from ["", *headline(evidence).splitlines(), ""]
+    yield f"![Differences to Mean]({pictures}/evidence-{evidence.dataset}.png)"
+    yield from ["", "Differences to Mean with 95 % intervals; coloured where significant after correction.", ""]
+    yield from [f"### Claims on {title}", "", *claims_page(evidence), ""]
+    yield from [f"### Unusual draws on {title}", ""]
+    yield f"Worst accuracy more than {_UNUSUAL:.0f} points below the method's median (in brackets) over draws:"
+    yield from ["", *(list(unusual(evidence)) or ["- none"]), ""]
+    yield from [f"### What was run on {title}", "", *settings(evidence, tuned)]
+    for attack in ATTACKS:
+        yield from ["", f"### {_where(attack).capitalize()}, {title}", ""]
+        yield f"{_MARK}: corrected for {size} comparisons (methods × attacks × metrics) with each baseline."
+        yield from ["", *table(evidence, attack)]
+    if evidence.values("fairmean", THREE_POISONED, "worst") is not None:
+        yield from [
+            "",
+            f"### Three poisoned clients ({THREE_POISONED}), {title}",
+            "",
+            *_short(evidence, THREE_POISONED),
+        ]
 
 
 def headline(evidence: Evidence) -> str:
-    """The README's table: average and worst accuracy, marked where they differ from Mean's."""
+    """The README's table: average and worst accuracy, marked where they differ from Mean's, the best of all in bold."""
     found = differences(evidence, "mean")
+    columns = list(product(ATTACKS, ("average", "worst")))
+    best = {column: max(_mean(evidence, method, *column) for method in evidence.methods) for column in columns}
     heads = [f"{'no attack' if attack == 'none' else attack}: average | worst" for attack in ATTACKS]
     lines = [f"| {TITLES[evidence.dataset]}, {len(evidence.seeds)} draws | {' | '.join(heads)} |", "|---" * 9 + "|"]
-    for method in (m for m in SHOWN if m in evidence.methods):
+    top = {method for method in evidence.methods for c in columns if _mean(evidence, method, *c) == best[c]}
+    for method in (m for m in evidence.methods if m in SHOWN or m in top):
         cells = []
-        for attack, metric in product(ATTACKS, ("average", "worst")):
-            values = evidence.values(method, attack, metric)
-            d, p = found.get((method, attack, metric), (None, math.nan))
+        for column in columns:
+            value = _mean(evidence, method, *column)
+            d, p = found.get((method, *column), (None, math.nan))
             mark = "" if d is None or not p < 0.05 else " ↑" if d.mean > 0 else " ↓"
-            cells.append("–" if values is None else f"{np.mean(values):.1f}{mark}")
+            shown = f"**{value:.1f}**" if value == best[column] else f"{value:.1f}"
+            cells.append("–" if math.isinf(value) else shown + mark)
         lines.append(f"| {name(method)} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _settings(evidence: Evidence) -> Iterator[str]:
-    """Every method's settings, rounds and precision."""
-    yield "| method | setting | rounds | precision |"
-    yield "|---|---|---|---|"
+def _mean(evidence: Evidence, method: str, attack: str, metric: str) -> float:
+    values = evidence.values(method, attack, metric)
+    return -math.inf if values is None else float(np.mean(values))
+
+
+def settings(evidence: Evidence, tuned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Every method's settings, rounds and precision, and how the tuning came to them."""
+    yield (
+        "Score: (average + worst)/2 on validation data of the tuning draws, without attack; next: the best of the "
+        "other settings of the method. † lies at an edge of its grid: a wider one might do better."
+    )
+    yield from ["", "| method | setting | rounds | precision | settings tried | score | next |", "|---" * 7 + "|"]
     for method in evidence.methods:
         spec, dtype, rounds = evidence.spec(method)
-        yield f"| {name(method)} | `{spec}` | {rounds} | {dtype} |"
+        rule, *parts = spec.split(":")
+        given = [part.split("=")[0] for part in parts]
+        own = [f"{key}={value}" for key, value in named_methods()[rule].hyper.items() if key not in given]
+        grid = tuning.TUNING[evidence.dataset].get(method, {})
+        shown = ", ".join([*(marked(part, grid) for part in parts), *own])
+        scores = _scores(tuned, method)
+        mine = scores.pop(spec, None)
+        others = max(scores.values(), default=math.nan)
+        ending = f"{len(scores) + 1} | {mine:.2f} | {others:.2f}" if mine is not None else "– | – | –"
+        yield f"| {name(method)} | {shown} | {rounds} | {dtype} | {ending} |"
+
+
+def _scores(tuned: Sequence[Mapping[str, Any]], method: str) -> dict[str, float]:
+    mine = [record for record in tuned if record["method"] == method]
+    specs = Counter(record["spec"] for record in mine)
+    return {spec: tuning.score(record for record in mine if record["spec"] == spec) for spec in specs}
 
 
 def _short(evidence: Evidence, attack: str) -> Iterator[str]:

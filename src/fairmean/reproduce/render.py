@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from fairmean.reproduce import paper
 from fairmean.reproduce.calibration import Row, distance
+from fairmean.reproduce.claims import EQUAL
 from fairmean.tables import columns
 
 NAMES = {
@@ -25,6 +26,12 @@ NAMES = {
 }
 HEADS = {"none": "no attack", "random_class": "random flip", "pairwise": "pairwise flip"}
 _SHORT = ("avg", "var", "worst")
+
+
+def name(method: str) -> str:
+    """As the tables show it."""
+    more = {"term+": "TERM, t > 0", "term-": "TERM, t < 0", EQUAL: "FairMean's weighting at Mean's step"}
+    return NAMES.get(method, more.get(method, f"`{method}`"))
 
 
 def _theirs(table: str, method: str, attack: str) -> paper.Cell | None:

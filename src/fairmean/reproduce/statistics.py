@@ -19,13 +19,14 @@ Array = NDArray[np.float64]
 class Difference:
     """Of two methods over the same draws; a draw for which one of them has no figure is left out.
 
-    ``positive`` and ``negative`` count draws by the sign of the difference; ``lost`` those of the first method that are
-    missing although the second has them.
+    ``p`` is of the t-test, ``ranks`` of the signed-rank test. ``positive`` and ``negative`` count draws by the sign of
+    the difference; ``lost`` those of the first method that are missing although the second has them.
     """
 
     mean: float
     half: float
     p: float
+    ranks: float
     positive: int
     negative: int
     n: int
@@ -61,12 +62,33 @@ def paired(a: Sequence[float] | Array, b: Sequence[float] | Array, plus: float =
     n, lost = len(kept), int((~np.isfinite(first) & np.isfinite(second)).sum())
     signs = (int((kept > 0).sum()), int((kept < 0).sum()))
     if n < 2:
-        return Difference(float(kept.mean()) if n else math.nan, math.nan, math.nan, *signs, n, lost)
+        return Difference(float(kept.mean()) if n else math.nan, math.nan, math.nan, math.nan, *signs, n, lost)
     error = float(kept.std(ddof=1)) / math.sqrt(n)
     mean = float(kept.mean())
     if error == 0:
-        return Difference(mean, 0.0, 1.0 if mean == 0 else 0.0, *signs, n, lost)
-    return Difference(mean, t_quantile(0.95, n - 1) * error, p_value(mean / error, n - 1), *signs, n, lost)
+        return Difference(mean, 0.0, 1.0 if mean == 0 else 0.0, signed_ranks(kept), *signs, n, lost)
+    half, p = t_quantile(0.95, n - 1) * error, p_value(mean / error, n - 1)
+    return Difference(mean, half, p, signed_ranks(kept), *signs, n, lost)
+
+
+def signed_ranks(d: Sequence[float] | Array) -> float:
+    """Wilcoxon's two-sided p-value: how many of all signs give a rank sum as far from the middle; exact, with ties.
+
+    >>> signed_ranks([1.0, 2.0, 3.0, 4.0, 5.0])
+    0.0625
+    """
+    signed: Array = np.asarray(d, dtype=np.float64)
+    signed = signed[signed != 0]
+    size = np.abs(signed)
+    below, upto = (size[None] < size[:, None]).sum(1), (size[None] <= size[:, None]).sum(1)
+    ranks = below + upto + 1  # twice the mean rank
+    ways = np.zeros(int(ranks.sum()) + 1)
+    ways[0] = 1.0
+    for rank in ranks:
+        ways[rank:] += ways[:-rank].copy()
+    ways /= ways.sum()
+    w = int(ranks[signed > 0].sum())
+    return float(min(1.0, 2 * min(ways[: w + 1].sum(), ways[w:].sum())))
 
 
 def holm(p: Sequence[float]) -> list[float]:
