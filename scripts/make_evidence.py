@@ -6,7 +6,8 @@
     python scripts/make_evidence.py map fashion-mnist                   κ × τ at Mean's step (question Q3)
     python scripts/make_evidence.py merge fashion-mnist PART ...        parts that other machines made, into results/
 
-``--out FOLDER`` writes the part there instead of merging it. Then: fairmean reproduce evidence.
+``--out FOLDER`` writes the part there instead of merging it, ``--tuning TABLE`` runs what was tuned just now. Then:
+fairmean reproduce evidence.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def main() -> None:
     parser.add_argument("--methods")
     parser.add_argument("--seeds", help="as 1001-1020")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--tuning", type=Path, help="settings of methods that were tuned just now, from this table")
     a = parser.parse_intermixed_args()
     files = {"tune": f"tuning-{a.dataset}.csv", "map": f"map-{a.dataset}.csv.gz"}
     file = (a.out or RESULTS) / files.get(a.what, f"evidence-{a.dataset}.csv.gz")
@@ -105,6 +107,9 @@ def main() -> None:
     methods = a.methods.split(",") if a.methods else None
     first, _, last = (a.seeds or "").partition("-")
     seeds = list(range(int(first), int(last or first) + 1)) if a.seeds else list(evidence.DRAWS.get(a.dataset, ()))
+    if a.tuning:
+        fresh = tuning.choose(tuning.read(a.tuning))
+        evidence.TUNED[a.dataset] = evidence.TUNED.get(a.dataset, {}) | fresh
     began = time.time()
     if a.what == "tune":
         stored = RESULTS / file.name

@@ -74,6 +74,13 @@ def test_tuning_goes_on_where_it_stopped(script, tmp_path, monkeypatch, capsys):
     script("tune", "fashion-mnist", "--seeds", "901-902", *part(tmp_path, "a"))
     results = script("merge", "fashion-mnist", str(tmp_path / "a" / "tuning-fashion-mnist.csv"))
     assert len(tuning.read(results / "tuning-fashion-mnist.csv")) == 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(evidence.TUNED, "fashion-mnist", {})
+        table = str(tmp_path / "a" / "tuning-fashion-mnist.csv")
+        words = ["--methods", "mean", "--seeds", "1001", "--tuning", table]
+        script("run", "fashion-mnist", *words, *part(tmp_path, "c"))
+        made = evidence.read(tmp_path / "c" / "evidence-fashion-mnist.csv.gz", "fashion-mnist")
+        assert made.spec("mean")[0] == tuning.choose(tuning.read(Path(table)))["mean"]
     monkeypatch.setitem(tuning.TUNING, "fashion-mnist", {"mean": {"train.lr": [0.2, 0.4]}})
     capsys.readouterr()
     script("tune", "fashion-mnist", "--seeds", "901-902", *part(tmp_path, "b"))

@@ -62,6 +62,8 @@ TUNED: dict[str, dict[str, str]] = {
 def specs(dataset: str) -> dict[str, str]:
     """A spec per method of the table: what tuning chose, and FairMean's weighting at Mean's step."""
     tuned = TUNED[dataset]
+    if not {"fairmean", "mean"} <= set(tuned):
+        return tuned
     kappa = next(part for part in tuned["fairmean"].split(":") if part.startswith("kappa="))
     step = next(part for part in tuned["mean"].split(":") if part.startswith("train.lr="))
     return tuned | {EQUAL: f"fairmean-normalised:{kappa}:{step}"}
