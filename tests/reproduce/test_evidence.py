@@ -208,10 +208,12 @@ def test_the_page(stored, capsys):
     split = next(line for line in text.splitlines() if line.startswith("| FairMean, split | 8"))
     assert "\\*" in split
     before = text
+    drawn = {file.name: file.read_bytes() for file in (stored / "docs" / "evidence").iterdir()}
     readme = stored / "README.md"
     readme.write_text("Above.\n<!-- evidence -->\nold\n<!-- /evidence -->\nBelow.\n")
     assert main(["reproduce", "evidence"]) == 0
     assert (stored / "docs" / "evidence.md").read_text() == before
+    assert {file.name: file.read_bytes() for file in (stored / "docs" / "evidence").iterdir()} == drawn
     top, *table, bottom = readme.read_text().splitlines()
     assert (top, bottom) == ("Above.", "Below.")
     assert table[1] == "| Fashion-MNIST, 5 draws | " + table[1].partition(" | ")[2]

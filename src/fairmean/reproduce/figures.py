@@ -31,7 +31,7 @@ def save(plt: Any, figure: Any, folder: Path, name: str, kinds: Sequence[str] = 
     files = [folder / f"{name}.{kind}" for kind in kinds]
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
-        figure.savefig(file)
+        figure.savefig(file, metadata={"CreationDate": None} if file.suffix == ".pdf" else None)  # the same bytes again
     plt.close(figure)
     return files
 
