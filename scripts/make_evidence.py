@@ -13,7 +13,6 @@ fairmean reproduce evidence.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import time
 from collections import Counter
@@ -23,34 +22,17 @@ from typing import Any
 from fairmean.config import literal
 from fairmean.reproduce import evidence, tuning
 from fairmean.reproduce.claims import THREE_POISONED
-from fairmean.study import compare, label
 
 RESULTS = Path(__file__).parent.parent / "results"
 KAPPAS, TAUS = (0.25, 1.0, 4.0, 16.0, 64.0), (0.1, 0.3, 1.0, 3.0, 10.0)
 MAPPED = ("none", "pairwise")
 
 
-def grid(dataset: str, seeds: list[int], settings: dict[str, Any]) -> list[dict[str, Any]]:
+def grid(dataset: str) -> dict[str, str]:
     """fairmean-normalised over κ × τ at Mean's step size, and Mean itself."""
     step = evidence.TUNED[dataset]["mean"].rpartition("train.lr=")[2]
     specs = [f"fairmean-normalised:kappa={k}:tau={t}:train.lr={step}" for k, t in itertools.product(KAPPAS, TAUS)]
-    specs.append(f"mean:train.lr={step}")
-    common: dict[str, Any] = {
-        "data.name": dataset,
-        "attack.pick": "random",
-        "run.name": f"map-{dataset}",
-        "run.eval_every": 1000,
-    }
-    common |= tuning.SETTINGS[dataset] | {"train.dtype": "bfloat16"} | settings
-    names = {label(spec): spec for spec in specs}
-    found = compare(methods=specs, attacks=list(MAPPED), seeds=seeds, **common)
-    rows = []
-    for record in found.records:
-        spec = names[record["method"]]
-        figures = {key: record[key] for key in ("attack", "seed", "status", *evidence.METRICS)}
-        made = {"dtype": common["train.dtype"], "rounds": str(common["train.rounds"])}
-        rows.append({"method": spec, "spec": spec, **made, **figures})
-    return rows
+    return {spec: spec for spec in [*specs, f"mean:train.lr={step}"]}
 
 
 def merge(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
@@ -69,16 +51,12 @@ def merge(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
 
 def merge_tuning(file: Path, dataset: str, records: list[dict[str, Any]]) -> None:
     """The same for a table of the tuning; settings that the grids no longer have are dropped."""
-    fields = ("method", "spec", "dtype", "seed", *evidence.METRICS)
-    old = tuning.read(file) if file.exists() else []
-    registered = set(tuning.specs(dataset, records=[*old, *records]))
-    rounded = [r | {m: f"{r[m]:.3f}" for m in evidence.METRICS} for r in [*old, *records]]
-    rows = {(row["method"], row["spec"], row["seed"]): row for row in rounded}
-    rows = {key: row for key, row in rows.items() if key[:2] in registered}
-    with open(file, "w", newline="") as out:
-        writer = csv.DictWriter(out, fields, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: row[key] for key in fields} for row in rows.values())
+    rows = [*(tuning.read(file) if file.exists() else []), *records]
+    registered = set(tuning.specs(dataset, records=rows))
+    kept = {
+        (row["method"], row["spec"], row["seed"]): row for row in rows if (row["method"], row["spec"]) in registered
+    }
+    tuning.write(file, kept.values())
 
 
 def main() -> None:
@@ -118,7 +96,7 @@ def main() -> None:
         merge_tuning(file, a.dataset, records)
     else:
         if a.what == "map":
-            records = grid(a.dataset, seeds[:5], settings)
+            records = evidence.run(a.dataset, grid(a.dataset), seeds=seeds[:5], attacks=MAPPED, **settings)
         elif a.what == "three":
             options: dict[str, Any] = {"seeds": seeds, "attacks": [THREE_POISONED]}
             records = evidence.run(a.dataset, methods or ["mean", "fedavg", "qffl", "fairmean"], **options, **settings)

@@ -23,7 +23,7 @@ from fairmean.importing import import_module
 from fairmean.methods import named_methods
 from fairmean.progress import Live
 from fairmean.reproduce import command as reproduce
-from fairmean.reproduce import evidence
+from fairmean.reproduce import evidence, evidence_command
 from fairmean.runfolder import to_json
 from fairmean.study import Comparison, compare, plan, spread
 from fairmean.theory import advice, words
@@ -320,13 +320,13 @@ def _reproduce(arguments: argparse.Namespace) -> None:
             raise UserError(
                 "reproduce evidence: is made from stored tables; settings, --methods and --attacks go with --draw"
             )
-        reproduce.evidence_page(tables, Path("docs"))
+        evidence_command.publish(tables, Path("docs"))
         return
     if arguments.what == "evidence":
         some = _split(arguments.methods), _split(arguments.attacks)
         chosen = tables, arguments.data, arguments.draw, *some, out
         with Live(arguments.quiet) as live:
-            reproduce.draw_again(*chosen, overrides, live.study)
+            evidence_command.draw_again(*chosen, overrides, live.study)
         return
     if arguments.draw is not None or arguments.methods or arguments.attacks:
         raise UserError(f"reproduce {arguments.what}: --draw, --methods and --attacks are for 'reproduce evidence'")

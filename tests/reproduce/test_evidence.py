@@ -11,7 +11,7 @@ import torch
 
 from fairmean.cli import main
 from fairmean.experiment import build_simulator
-from fairmean.reproduce import claims, command, evidence, page, tuning
+from fairmean.reproduce import claims, compared, evidence, evidence_command, page, tuning
 from fairmean.reproduce.claims import Claim, Comparison, judge
 from fairmean.reproduce.statistics import holm, p_value, paired, signed_ranks
 from fairmean.study import plan
@@ -222,8 +222,47 @@ def test_the_page(stored, capsys):
     assert "old" not in table
 
 
+def test_stars_count_methods_that_are_still_to_come(stored):
+    """Six of 28 rows are there: the smallest p-value is multiplied by all 27 × 4 × 3 comparisons."""
+    found = evidence.read(stored / "results" / "evidence-fashion-mnist.csv.gz", "fashion-mnist")
+    assert compared.family(found) == 27 * 4 * 3
+    assert len(compared.differences(found, "mean")) == 5 * 4 * 3
+    for (method, attack, metric), (d, p) in compared.differences(found, "mean").items():
+        assert d == paired(found.values(method, attack, metric), found.values("mean", attack, metric))
+        assert p >= d.p or math.isnan(d.p)
+    smallest = min(compared.differences(found, "mean").values(), key=lambda pair: pair[0].p)
+    assert smallest[1] == pytest.approx(min(1.0, 324 * smallest[0].p))
+
+
+def test_unusual_draws_are_named(stored):
+    file = stored / "results" / "evidence-fashion-mnist.csv.gz"
+    rows = evidence.read(file, "fashion-mnist").records
+    for row in rows:
+        row |= {"status": "finished", "worst": 70.0}
+    evidence.write(file, rows)
+    assert list(page.unusual(evidence.read(file, "fashion-mnist"))) == []
+    next(r for r in rows if (r["method"], r["attack"], r["seed"]) == ("qffl", "random", 1003))["worst"] = 49.0
+    next(r for r in rows if (r["method"], r["attack"], r["seed"]) == ("mean", "none", 1003))["worst"] = 51.0
+    evidence.write(file, rows)
+    assert list(page.unusual(evidence.read(file, "fashion-mnist"))) == ["- draw 1003, under random: q-FFL 49.0 (70.0)"]
+
+
+def test_settings_say_how_they_were_chosen(stored, monkeypatch):
+    found = evidence.read(stored / "results" / "evidence-fashion-mnist.csv.gz", "fashion-mnist")
+    spec = evidence.TUNED["fashion-mnist"]["qffl"]
+    monkeypatch.setitem(tuning.TUNING["fashion-mnist"], "qffl", {"q": [0.1, 0.5], "train.lr": [0.2, 0.4, 0.8]})
+    tuned = [
+        {"method": "qffl", "spec": spec, "average": 80.0, "worst": 70.0},
+        {"method": "qffl", "spec": spec, "average": 82.0, "worst": 70.0},
+        {"method": "qffl", "spec": "qffl:q=0.5:train.lr=0.2", "average": 80.0, "worst": 68.0},
+    ]
+    rows = list(page.settings(found, tuned))
+    assert "| q-FFL | q=0.1†, lr=0.4 | 2 | float32 | 2 | 75.50 | 74.00 |" in rows
+    assert any(row.startswith("| FairMean, split | lr=0.4, kappa=16.0, tau=1.0, beta=1.0 |") for row in rows)
+
+
 def test_the_docs_are_what_the_stored_tables_say():
-    stored = found, *_ = command._stored(ROOT / "results")
+    stored = found, *_ = evidence_command.stored(ROOT / "results")
     assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page.page(*stored, "evidence")
     assert page.headline(found[0]) in (ROOT / "README.md").read_text(encoding="utf-8")
     for one in found:
@@ -260,17 +299,17 @@ def test_a_draw_is_run_again(stored, monkeypatch, capsys):
     where = stored / "results", "fashion-mnist", 1003
     said: list[str] = []
     some = ["mean", "fairmean"], ["pairwise"], stored / "new"
-    assert command.draw_again(*where, *some, quick, say=said.append) < 1e-3
+    assert evidence_command.draw_again(*where, *some, quick, say=said.append) < 1e-3
     assert said[0].count("pairwise") == 2
     assert "none" not in said[0]
     where = *where, ["fairmean"], None, stored / "new"
-    assert command.draw_again(*where, quick) < 1e-3
+    assert evidence_command.draw_again(*where, quick) < 1e-3
     assert "now | stored" in capsys.readouterr().out
     for row in rows:
         if row["seed"] == 1003 and row["attack"] == "none":
             row["status"] = "diverged"
     evidence.write(file, rows)
-    assert math.isnan(command.draw_again(*where, quick))
+    assert math.isnan(evidence_command.draw_again(*where, quick))
     assert "ended otherwise" in capsys.readouterr().out
     words = ["reproduce", "evidence", "--draw", "7", *(f"{key}={value}" for key, value in quick.items())]
     assert main(words) == 2

@@ -85,6 +85,8 @@ def test_tuning_goes_on_where_it_stopped(script, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     script("tune", "fashion-mnist", "--seeds", "901-902", *part(tmp_path, "b"))
     assert "2 runs" in capsys.readouterr().out
+    script("tune", "fashion-mnist", "--seeds", "902-903", *part(tmp_path, "d"))
+    assert "4 runs" in capsys.readouterr().out  # draw 903 of 0.2 is missing, though 901 and 902 are there
     script("merge", "fashion-mnist", str(tmp_path / "b" / "tuning-fashion-mnist.csv"))
     kept = {record["spec"] for record in tuning.read(results / "tuning-fashion-mnist.csv")}
     assert kept == {"mean:train.lr=0.2", "mean:train.lr=0.4"}  # the grid no longer has 0.1

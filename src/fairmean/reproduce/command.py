@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fairmean.config import gather, parse
-from fairmean.errors import UserError, unknown
 from fairmean.experiment import build_simulator, resolve
-from fairmean.reproduce import calibration, evidence, figures, page, paper, pictures, render, tuning
+from fairmean.reproduce import calibration, figures, paper, render
 from fairmean.reproduce.calibration import CHOSEN, PROTOCOL, Row
 from fairmean.study import Report, compare, label
-from fairmean.tables import columns
 
 WHAT = ("table1", "table2", "fig1", "fig2")
 DELTAS = (0.0, 0.1, 0.2, 0.3)
@@ -119,107 +115,6 @@ def _figure2(folder: Path, quick: bool, report: Report | None, say: Say, overrid
         theirs = f"{stated['variance']:.2f}, {stated['worst']:.2f}"
         say(f"δ = 0.3, {render.NAMES[method]}: variance {variance:.2f}, worst {worst:.2f} (paper: {theirs})")
     return [folder / f"{name}.csv", *figures.figure2(folder, name, DELTAS, curves)]
-
-
-def evidence_page(tables: Path, docs: Path, say: Say = print) -> None:
-    """docs/evidence.md and its figures, from the stored tables."""
-    stored = found, mapped, *_ = _stored(tables)
-    if not found:
-        raise UserError(f"'{tables}' holds no evidence-*.csv.gz; name the project's results folder with --tables")
-    written = [file for one in found for file in pictures.forest(one, docs / "evidence")]
-    written += [file for one in mapped for file in pictures.maps(one, docs / "evidence")]
-    (docs / "evidence.md").write_text(page.page(*stored, "evidence"), encoding="utf-8")
-    written += _headline(docs.parent / "README.md", page.headline(found[0]))
-    say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
-
-
-def _stored(tables: Path) -> tuple[list[evidence.Evidence], list[evidence.Evidence], page.Tuned, str]:
-    """The long tables, the maps, the tuning, and what is said of them in words."""
-    found, mapped = (
-        [evidence.read(file, name) for name in tuning.SETTINGS if (file := tables / f"{kind}-{name}.csv.gz").exists()]
-        for kind in ("evidence", "map")
-    )
-    tuned = {name: tuning.read(f) for name in tuning.SETTINGS if (f := tables / f"tuning-{name}.csv").exists()}
-    words = tables / "evidence.txt"
-    return found, mapped, tuned, words.read_text(encoding="utf-8").strip() if words.exists() else ""
-
-
-def _headline(readme: Path, table: str) -> list[Path]:
-    """Between its two marks, where a README has them."""
-    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    before, start, rest = text.partition("<!-- evidence -->\n")
-    _, end, after = rest.partition("<!-- /evidence -->")
-    if not end:
-        return []
-    readme.write_text(before + start + table + end + after, encoding="utf-8")
-    return [readme]
-
-
-def draw_again(
-    tables: Path,
-    dataset: str,
-    seed: int,
-    methods: Sequence[str] | None,
-    attacks: Sequence[str] | None,
-    folder: Path,
-    overrides: Mapping[str, Any],
-    report: Report | None = None,
-    say: Say = print,
-) -> float:
-    """One draw of the evidence from scratch, beside what is stored; the largest difference in points.
-
-    NaN if a run ended in another way than the stored one.
-    """
-    file = tables / f"evidence-{dataset}.csv.gz"
-    if not file.exists():
-        raise UserError(f"'{file}': no such table; name the project's results folder with --tables")
-    stored = evidence.read(file, dataset)
-    for name in methods or ():
-        if name not in stored.methods:
-            raise unknown("method of the evidence", name, stored.methods)
-    if seed not in stored.seeds:
-        raise UserError(f"--draw {seed}: the stored draws are {stored.seeds[0]} … {stored.seeds[-1]}")
-    known = list(dict.fromkeys(record["attack"] for record in stored.records))
-    for name in attacks or ():
-        if name not in known:
-            raise unknown("attack of the evidence", name, known)
-    before = [
-        r
-        for r in stored.records
-        if r["seed"] == seed and (not methods or r["method"] in methods) and (not attacks or r["attack"] in attacks)
-    ]
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for kept in before:  # what can advance together
-        groups.setdefault((kept["dtype"], kept["rounds"], kept["attack"]), []).append(kept)
-    rows, largest = [], 0.0
-    for (dtype, rounds, attack), group in groups.items():
-        settings: dict[str, Any] = {"run.dir": str(folder / "runs"), "train.dtype": dtype, "train.rounds": int(rounds)}
-        options: dict[str, Any] = {"seeds": [seed], "attacks": [attack], "report": report}
-        specs = {kept["method"]: kept["spec"] for kept in group}
-        made = evidence.run(dataset, specs, **options, **settings | dict(overrides))
-        found = {record["method"]: record for record in made}
-        for kept in group:
-            row, difference = _beside(found[kept["method"]], kept)
-            rows.append(row)
-            largest = float(np.maximum(largest, difference))
-    rows.sort(key=lambda row: (stored.methods.index(row[0]), known.index(row[1])))
-    say(columns(rows, [f"draw {seed}, now | stored", "attack", *evidence.METRICS]))
-    differs = "some runs ended otherwise" if math.isnan(largest) else f"{largest:.2f} points"
-    say(f"largest difference in average or worst accuracy: {differs}")
-    return largest
-
-
-def _beside(record: Mapping[str, Any], kept: Mapping[str, Any]) -> tuple[list[str], float]:
-    """A row now | stored, and the largest difference of average and worst accuracy."""
-    row = [kept["method"], kept["attack"]]
-    if record["status"] != kept["status"]:
-        return [*row, f"{record['status']} | {kept['status']}", "", ""], math.nan
-    largest = 0.0
-    for metric in evidence.METRICS:
-        row.append(f"{record[metric]:.2f} | {kept[metric]:.2f}")
-        if metric != "variance" and record["status"] == "finished":
-            largest = max(largest, abs(record[metric] - kept[metric]))
-    return row, largest
 
 
 def _announce(what: str, runs: int, settings: dict[str, Any], say: Say) -> None:

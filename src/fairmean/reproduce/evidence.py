@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairmean.reproduce.claims import ATTACKED, EQUAL, THREE_POISONED
+from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.tuning import SETTINGS, precision
 from fairmean.study import Report, compare, label
 
 ATTACKS = ("none", *ATTACKED)
 DRAWS = {"fashion-mnist": range(1001, 1021), "cifar10": range(1001, 1011)}
-METRICS = ("average", "variance", "worst")
 FIELDS = ("method", "spec", "dtype", "rounds", "attack", "seed", "status", *METRICS)
 TRUST = {"fashion-mnist": 500}
 """Clean test images that BANT's server owns: left out of the test data of every method, so that all stay paired."""

@@ -14,8 +14,9 @@ from fairmean.methods import named_methods
 from fairmean.reproduce import tuning
 from fairmean.reproduce.claims import EQUAL, QUESTIONS, SEVEN, THREE_POISONED, Outcome
 from fairmean.reproduce.compared import differences, family, verdicts
-from fairmean.reproduce.evidence import ATTACKS, METRICS, Evidence
+from fairmean.reproduce.evidence import ATTACKS, Evidence
 from fairmean.reproduce.grids import marked
+from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.render import name
 from fairmean.reproduce.statistics import Difference, paired
 

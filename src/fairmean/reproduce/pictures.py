@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fairmean.reproduce.compared import differences
-from fairmean.reproduce.evidence import ATTACKS, METRICS, Evidence
+from fairmean.reproduce.evidence import ATTACKS, Evidence
 from fairmean.reproduce.figures import plots, save
+from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.render import name
 from fairmean.reproduce.statistics import paired
 

@@ -45,14 +45,14 @@ def _number(value: float) -> str:
 
 def text(table: str, rows: Sequence[Row]) -> str:
     """Each cell ours | paper's."""
-    name = max(len(NAMES[row.method]) for row in rows)
+    first = max(len(NAMES[row.method]) for row in rows)
     width = 3 * 15
     lines = [
-        " " * name + "".join(HEADS[attack].center(width + 2) for attack in paper.ATTACKS),
-        "ours | paper".ljust(name) + ("  " + "".join(metric.rjust(9) + " " * 6 for metric in _SHORT)) * 3,
+        " " * first + "".join(HEADS[attack].center(width + 2) for attack in paper.ATTACKS),
+        "ours | paper".ljust(first) + ("  " + "".join(metric.rjust(9) + " " * 6 for metric in _SHORT)) * 3,
     ]
     for row in rows:
-        line = NAMES[row.method].ljust(name)
+        line = NAMES[row.method].ljust(first)
         for attack in paper.ATTACKS:
             ours, theirs = row.cells[attack], _theirs(table, row.method, attack)
             line += "  " + "".join(
@@ -118,8 +118,8 @@ def far_cells(table: str, rows: Sequence[Row], points: float = 3.0) -> list[str]
             for k in (0, 2):
                 gap = row.cells[attack][k] - theirs[k]
                 if not abs(gap) <= points:
-                    name = f"{NAMES[row.method]}, {HEADS[attack]}, {paper.METRICS[k]}"
-                    found.append(f"{name}: {_number(row.cells[attack][k])} against {theirs[k]:.2f} ({gap:+.1f})")
+                    cell = f"{NAMES[row.method]}, {HEADS[attack]}, {paper.METRICS[k]}"
+                    found.append(f"{cell}: {_number(row.cells[attack][k])} against {theirs[k]:.2f} ({gap:+.1f})")
     return found
 
 

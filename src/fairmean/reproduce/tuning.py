@@ -13,9 +13,11 @@ import numpy as np
 from fairmean import data
 from fairmean.data import Dataset
 from fairmean.reproduce.grids import Grid, points
+from fairmean.reproduce.paper import METRICS
 from fairmean.study import Report, compare, label
 
 HELD_OUT = 10_000
+FIELDS = ("method", "spec", "dtype", "seed", *METRICS)
 DRAWS = {"fashion-mnist": (901, 902, 903), "cifar10": (901, 902)}
 SETTINGS: dict[str, dict[str, Any]] = {
     "fashion-mnist": {"partition.alpha": 0.5, "train.rounds": 2000, "train.lr_decay": 0.999},
@@ -137,21 +139,21 @@ def run(
 
     ``known``: records that need not be made again.
     """
-    known = list(known)
+    known, draws = list(known), seeds or DRAWS[dataset]
     records: list[dict[str, Any]] = []
 
     def kind(name: str) -> tuple[str, bool]:
         return overrides.get("train.dtype") or precision(name, dataset), name in TRUSTING
 
     def left() -> list[tuple[str, str]]:
-        there = {(record["spec"], record["dtype"]) for record in [*known, *records]}
+        there = {(record["spec"], record["dtype"], record["seed"]) for record in [*known, *records]}
         wanted = specs(dataset, methods, [*known, *records])
-        return [(name, spec) for name, spec in wanted if (spec, kind(name)[0]) not in there]
+        return [(name, spec) for name, spec in wanted if any((spec, kind(name)[0], s) not in there for s in draws)]
 
     while grids := left():
         for dtype, alone in dict.fromkeys(kind(name) for name, _ in grids):
             some = {spec: name for name, spec in grids if kind(name) == (dtype, alone)}
-            records += _run(dataset, some, seeds or DRAWS[dataset], report, overrides | {"train.dtype": dtype})
+            records += _run(dataset, some, draws, report, overrides | {"train.dtype": dtype})
     return records
 
 
@@ -169,7 +171,7 @@ def _run(
     records = []
     for record in found.records:
         spec = names[record["method"]]
-        figures = {key: record[key] for key in ("average", "variance", "worst")}
+        figures = {key: record[key] for key in METRICS}
         dtype = overrides["train.dtype"]
         records.append({"method": chosen[spec], "spec": spec, "dtype": dtype, "seed": record["seed"], **figures})
     return records
@@ -179,8 +181,15 @@ def read(file: Path) -> list[dict[str, Any]]:
     """Records of a table of the tuning."""
     with open(file, newline="") as lines:
         rows = list(csv.DictReader(lines))
-    figures = ("average", "variance", "worst")
-    return [{**row, "seed": int(row["seed"]), **{m: float(row[m] or "nan") for m in figures}} for row in rows]
+    return [{**row, "seed": int(row["seed"]), **{m: float(row[m] or "nan") for m in METRICS}} for row in rows]
+
+
+def write(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """What ``read`` reads."""
+    with open(file, "w", newline="") as out:
+        writer = csv.DictWriter(out, FIELDS, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows({**record, **{m: f"{record[m]:.3f}" for m in METRICS}} for record in records)
 
 
 def score(records: Iterable[Mapping[str, Any]]) -> float:
