@@ -1,10 +1,6 @@
 """Many runs at once, for networks of Linear layers and ReLUs: their parameters stacked, a few large matrix products.
 
-Runs of one draw have the same samples in the same order; only labels, methods and step sizes differ. Their first
-layers are then one product of X with all first-layer weights side by side, and what follows are batched products.
-Every layer is written with a constant unit, so that biases are columns of the weights: Ŵ = [W b; 0 1], x̂ = (x, 1), and
-sizes are rounded up to multiples of eight, which tensor cores want. δ_l = (δ_{l+1} Ŵ_{l+1}) ⊙ 1[h_l > 0], and the
-gradient of client k is δ_lᵀ h_{l−1} over its rows.
+Runs of one draw have the same samples in the same order; only labels, methods and step sizes differ.
 
 When every method of a stack needs only losses, the rows carry the clients' coefficients and there is one gradient per
 run (``pooled``); else there is one for every client. On a GPU a whole round, rules included, is recorded once as a CUDA
@@ -16,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,11 +22,10 @@ from torch import Tensor
 
 from fairmean.aggregators import Rung, State
 from fairmean.engine.batch import Batch
-from fairmean.engine.kernels import gated_product
-from fairmean.engine.layers import linear_layers
 from fairmean.engine.losses import entropy
-from fairmean.engine.precision import matmul_tf32, product
+from fairmean.engine.precision import matmul_tf32
 from fairmean.engine.simulator import Simulator, Step
+from fairmean.engine.stackednet import StackedNet
 from fairmean.engine.stackrows import Rows
 from fairmean.engine.vectorised import vectorised, vectorises
 from fairmean.products import gram
@@ -66,20 +59,17 @@ class Stack:
         self.order = order
         self.simulators = [simulators[i] for i in order]
         first = self.simulators[0]
-        layers = linear_layers(first.net.model)
-        assert layers is not None
-        self.layers, self.training, self.device = layers, first.training, first.w.device
+        self.training, self.device = first.training, first.w.device
         self.pooled = all(s.method.rung <= Rung.LOSSES for s in simulators)
         self.precision = first.precision
         self.dtype = first.w.dtype
-        self._fused = self.precision.mixed or self.precision.tf32
         self.W = torch.stack([s.w for s in self.simulators])
         for row, simulator in zip(self.W, self.simulators, strict=True):
             simulator.net.move(row)
         fed = first.federation
-        self._wide = {} if wide is None else wide
-        self._x = self._widened(fed.x, self.precision.storage)
-        self._test_x = self._widened(fed.test_x, self.dtype)
+        self._net = StackedNet(first.net.model, self.W, self.precision, {} if wide is None else wide)
+        self._x = self._net.widened(fed.x, self.precision.storage)
+        self._test_x = self._net.widened(fed.test_x, self.dtype)
         self._y = torch.stack([s.federation.y for s in self.simulators])
         dynamic = [s.federation.dynamic for s in self.simulators]
         self._dynamic = (
@@ -92,7 +82,6 @@ class Stack:
             if any(d is not None for d in dynamic)
             else None
         )
-        self._hat = self._constants(self.precision.storage)
         self.groups = self._grouped()
         self._entropy = any(g.method.needs_entropy for g in self.groups)
         self._states = [self._stacked_state(group) for group in self.groups]
@@ -106,7 +95,6 @@ class Stack:
         self._rounds = 0
         self._entropies: Tensor | None = None
         self._gradients: Tensor | None = None
-        self._delta: Tensor | None = None
         self._grams: list[Tensor | None] = [None] * len(self.groups)
         self._stream: Any = None
         if self.device.type == "cuda":
@@ -152,8 +140,8 @@ class Stack:
     def _round(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Everything but rules that must look at numbers on the host; (losses, weights), runs × clients."""
         with matmul_tf32(self.precision.tf32):
-            hat = self._fill(self._hat)
-            hidden, logits = self._forward(rows.x, hat, self._fused)
+            hat = self._net.filled()
+            hidden, logits = self._net.forward(rows.x, hat)
             losses, entropies, share, delta = self._losses(logits, rows)
         if self.pooled:
             weights = self._coefficients(losses, entropies, rows)
@@ -162,7 +150,7 @@ class Stack:
             weights = torch.zeros_like(losses)
         with matmul_tf32(self.precision.tf32):
             bounds = [0, len(rows.x)] if self.pooled else rows.bounds
-            gradients = self._backward(delta.mul_(share[..., None]), rows.x, hidden, hat, bounds)
+            gradients = self._net.backward(delta.mul_(share[..., None]), rows.x, hidden, hat, bounds)
         if self.pooled:
             self.W.addcmul_(self._lr.to(self.dtype)[:, None], gradients[:, 0], value=-1)
             return losses, weights
@@ -246,27 +234,6 @@ class Stack:
             parts.append(c)
         return torch.cat(parts)
 
-    # -- the network --------------------------------------------------------------------------------------------------
-
-    def _forward(self, x: Tensor, hat: list[Tensor], fused: bool) -> tuple[list[Tensor], Tensor]:
-        """Hidden layers (rows × runs × units), and logits (runs × rows × classes) at full precision."""
-        N, R = len(x), len(self.W)
-        hidden: list[Tensor] = []
-        for layer, w in zip(self.layers[:-1], hat[:-1], strict=True):
-            if not hidden:
-                every = w.view(-1, layer.wide_inputs)
-                zero = torch.zeros(len(every), dtype=w.dtype, device=w.device)
-                h = torch._addmm_activation(zero, x, every.T).view(N, R, layer.wide_outputs)  # relu(0 + x Ŵᵀ)
-            else:
-                h = torch.empty(N, R, layer.wide_outputs, dtype=w.dtype, device=w.device)
-                gated_product(hidden[-1], w.transpose(1, 2), None, h, fused)
-            hidden.append(h)
-        w, classes = hat[-1], self.layers[-1].outputs
-        if hidden:
-            return hidden, product(hidden[-1].transpose(0, 1), w.transpose(1, 2), self.dtype)[..., :classes]
-        logits = product(x, w.view(-1, w.shape[2]).T, self.dtype).view(N, R, -1).transpose(0, 1)
-        return hidden, logits[..., :classes]
-
     def _losses(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(client losses, mean entropies if anyone asks, each sample's share in its client's gradient, ∂ℓ/∂logits)."""
         y = rows.y
@@ -285,79 +252,16 @@ class Stack:
         delta = log_p.exp_().scatter_add_(2, y[..., None], rows.minus_one.expand_as(values)[..., None])
         return losses, entropies, share, delta
 
-    def _backward(self, delta: Tensor, x: Tensor, hidden: list[Tensor], hat: list[Tensor], bounds: list[int]) -> Tensor:
-        """Gradients (runs × parts × d), a part being the rows between two bounds."""
-        R, d, low = len(self.W), self.W.shape[1], self.precision.storage
-        out = torch.empty(R, len(bounds) - 1, d, dtype=self.dtype, device=self.device)
-        above = self._top(delta.shape[1], low)
-        above[..., : delta.shape[2]] = delta
-        for k in reversed(range(len(self.layers))):
-            layer = self.layers[k]
-            below = hidden[k - 1].transpose(0, 1) if k else x
-            for part, (a, b) in enumerate(pairwise(bounds)):
-                if k:
-                    of_w = product(above[:, a:b].transpose(1, 2), below[:, a:b], self.dtype)
-                else:
-                    side_by_side = above.transpose(0, 1)[a:b].reshape(b - a, -1)
-                    of_w = product(side_by_side.T, x[a:b], self.dtype).view(R, layer.wide_outputs, layer.wide_inputs)
-                row = out[:, part]
-                row[:, layer.weight].view(R, layer.outputs, layer.inputs).copy_(
-                    of_w[:, : layer.outputs, : layer.inputs]
-                )
-                if layer.bias is not None:
-                    row[:, layer.bias] = of_w[:, : layer.outputs, layer.inputs]
-            if k:
-                lower = torch.empty_like(hidden[k - 1])
-                gated_product(above.transpose(0, 1), hat[k], hidden[k - 1], lower, self._fused)
-                above = lower.transpose(0, 1)
-        return out
-
-    def _top(self, rows: int, dtype: torch.dtype) -> Tensor:
-        """Room for the gradient of the logits, whose last columns stay zero."""
-        if self._delta is None or self._delta.shape[1] != rows:
-            shape = (len(self.W), rows, self.layers[-1].wide_outputs)
-            self._delta = torch.zeros(shape, dtype=dtype, device=self.device)
-        return self._delta
-
-    def _constants(self, dtype: torch.dtype) -> list[Tensor]:
-        """Ŵ of every layer, zero but for the weight that hands the constant 1 on."""
-        result = []
-        for k, layer in enumerate(self.layers):
-            w = torch.zeros(len(self.W), layer.wide_outputs, layer.wide_inputs, dtype=dtype, device=self.device)
-            if k < len(self.layers) - 1:
-                w[:, layer.outputs, layer.inputs] = 1
-            result.append(w)
-        return result
-
-    def _fill(self, hat: list[Tensor]) -> list[Tensor]:
-        """Ŵ at the current parameters."""
-        for layer, w in zip(self.layers, hat, strict=True):
-            w[:, : layer.outputs, : layer.inputs] = self.W[:, layer.weight].view(-1, layer.outputs, layer.inputs)
-            if layer.bias is not None:
-                w[:, : layer.outputs, layer.inputs] = self.W[:, layer.bias]
-        return hat
-
-    def _widened(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """x̂ = (x, 1, 0 …), made once for all stacks that share x."""
-        key = hash((x.data_ptr(), x.shape, dtype))
-        if key not in self._wide:
-            inputs = prod(x.shape[1:])
-            wide = torch.zeros(len(x), self.layers[0].wide_inputs, dtype=dtype, device=x.device)
-            wide[:, :inputs] = x.flatten(1)
-            wide[:, inputs] = 1
-            self._wide[key] = wide
-        return self._wide[key]
-
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
     def evaluate(self) -> list[tuple[Percent, Percent]]:
         """As ``Simulator.evaluate``, for every run at once, in the order they were given in."""
         feds = [s.federation for s in self.simulators]
         with self._on_stream(), torch.no_grad():
-            hat = self._fill(self._constants(self.dtype))
+            hat = self._net.exact()
             predicted, furthest = [], []
             for part in torch.split(self._test_x, max(1, 2**22 // len(self.W))):
-                logits = self._forward(part, hat, False)[1]
+                logits = self._net.forward(part, hat, False)[1]
                 predicted.append(logits.argmax(2))
                 furthest.append(logits.argmin(2))
             first, last = torch.cat(predicted, 1), torch.cat(furthest, 1)
