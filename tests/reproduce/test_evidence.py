@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from fairmean.cli import main
+from fairmean.errors import UserError
 from fairmean.experiment import build_simulator
-from fairmean.reproduce import claims, compared, evidence, evidence_command, page, tuning
+from fairmean.reproduce import claims, compared, evidence, evidence_command, page, tuning, words
 from fairmean.reproduce.claims import Claim, Comparison, judge
 from fairmean.reproduce.statistics import holm, p_value, paired, signed_ranks
 from fairmean.study import plan
@@ -222,6 +223,28 @@ def test_the_page(stored, capsys):
     assert "old" not in table
 
 
+def test_words_say_what_the_tables_say(stored):
+    found = [evidence.read(stored / "results" / "evidence-fashion-mnist.csv.gz", "fashion-mnist")]
+    split, mean = (found[0].values(m, "pairwise", "worst") for m in ("fairmean-split", "mean"))
+    apart = f"{(split - mean).mean():.1f}"
+    text = "{fashion-mnist: fairmean-split - mean, worst, pairwise}, "
+    text += "{fashion-mnist: mean < fairmean-split, worst, pairwise}"
+    with pytest.raises(UserError, match="is not so: −6"):
+        words.fill(text.replace("mean <", "mean >"), found)
+    with pytest.raises(UserError, match="is not so"):
+        words.fill(text.replace(" - ", " ~ "), found)
+    with pytest.raises(UserError, match="was not run"):
+        words.fill(text.replace("split - mean", "split - krum"), found)
+    with pytest.raises(UserError, match="'fashion-mnist: P99' names no claim"):
+        words.fill("{fashion-mnist: P99}", found)
+    assert words.fill(text.replace("mean <", "qffl <"), found).startswith(f"+{apart}, 10.")
+    assert words.fill(text, found) == f"+{apart}, {apart}"
+    assert (
+        words.fill("{fashion-mnist: mean, worst, pairwise}: {fashion-mnist: S2}", found) == f"{mean.mean():.1f}: open"
+    )
+    assert words.fill("{fashion-mnist: fairmean ~ fedavg, worst, random}", found).partition(" ± ")[2]
+
+
 def test_stars_count_methods_that_are_still_to_come(stored):
     """Six of 28 rows are there: the smallest p-value is multiplied by all 27 × 4 × 3 comparisons."""
     found = evidence.read(stored / "results" / "evidence-fashion-mnist.csv.gz", "fashion-mnist")
@@ -264,8 +287,8 @@ def test_settings_say_how_they_were_chosen(stored, monkeypatch):
 def test_the_docs_are_what_the_stored_tables_say():
     stored = found, *_ = evidence_command.stored(ROOT / "results")
     assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page.page(*stored, "evidence")
-    assert page.headline(found[0]) in (ROOT / "README.md").read_text(encoding="utf-8")
     for one in found:
+        assert page.headline(one) in (ROOT / "README.md").read_text(encoding="utf-8")
         assert {row["spec"] for row in one.records} <= set(evidence.specs(one.dataset).values())
         assert {row["dtype"] for row in one.records} <= {"bfloat16", "tf32"}
         counts = Counter((row["method"], row["attack"]) for row in one.records)

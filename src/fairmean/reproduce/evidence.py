@@ -55,6 +55,20 @@ TUNED: dict[str, dict[str, str]] = {
         "lfighter": "lfighter:train.lr=0.2",
         "bant": "bant:train.lr=0.4",
     },
+    "cifar10": {
+        "mean": "mean:train.lr=0.2",
+        "fedavg": "fedavg:train.lr=0.2",
+        "qffl": "qffl:q=0.1:train.lr=0.4",
+        "adafed": "adafed:gamma=2.0:normalise=true:train.lr=3.0",
+        "fedmgda+": "fedmgda+:epsilon=0.5:train.lr=3.0",
+        "h-nobs": "h-nobs:q=0.1:train.lr=0.4",
+        "qffl+cwtm": "qffl+cwtm:q=0.5:train.lr=0.1",
+        "fairmean": "fairmean:kappa=1.0:train.lr=0.2",
+        "fairmean-normalised": "fairmean-normalised:kappa=16.0:train.lr=0.2",
+        "fairmean-split": "fairmean-split:train.lr=0.4",
+        "term+": "term:t=0.5:train.lr=0.4",
+        "term-": "term:t=-0.5:train.lr=0.4",
+    },
 }
 """What ``tuning.choose`` gave from results/tuning-*.csv."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairmean.errors import UserError, unknown
-from fairmean.reproduce import evidence, page, pictures, tuning
+from fairmean.reproduce import evidence, page, pictures, tuning, words
 from fairmean.reproduce.command import Say
 from fairmean.reproduce.evidence import Evidence
 from fairmean.reproduce.paper import METRICS
@@ -26,7 +26,7 @@ def publish(tables: Path, docs: Path, say: Say = print) -> None:
     written = [file for one in found for file in pictures.forest(one, docs / "evidence")]
     written += [file for one in mapped for file in pictures.maps(one, docs / "evidence")]
     (docs / "evidence.md").write_text(page.page(*tabled, "evidence"), encoding="utf-8")
-    written += _headline(docs.parent / "README.md", page.headline(found[0]))
+    written += _headline(docs.parent / "README.md", "\n".join(map(page.headline, found)))
     say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
 
 
@@ -37,8 +37,9 @@ def stored(tables: Path) -> tuple[list[Evidence], list[Evidence], page.Tuned, st
         for kind in ("evidence", "map")
     )
     tuned = {name: tuning.read(f) for name in tuning.SETTINGS if (f := tables / f"tuning-{name}.csv").exists()}
-    words = tables / "evidence.txt"
-    return found, mapped, tuned, words.read_text(encoding="utf-8").strip() if words.exists() else ""
+    told = tables / "evidence.txt"
+    text = told.read_text(encoding="utf-8").strip() if told.exists() else ""
+    return found, mapped, tuned, words.fill(text, found, mapped)
 
 
 def _headline(readme: Path, table: str) -> list[Path]:

@@ -27,7 +27,8 @@ def plots() -> Any:
 
 
 def save(plt: Any, figure: Any, folder: Path, name: str, kinds: Sequence[str] = ("pdf", "png")) -> list[Path]:
-    figure.tight_layout()
+    if figure.get_layout_engine() is None:
+        figure.tight_layout()
     files = [folder / f"{name}.{kind}" for kind in kinds]
     folder.mkdir(parents=True, exist_ok=True)
     for file in files:
@@ -52,10 +53,16 @@ def figure1(folder: Path, kinds: Sequence[str] = ("pdf", "png")) -> list[Path]:
     return save(plt, figure, folder, "fig1", kinds)
 
 
-def figure2(folder: Path, name: str, deltas: Sequence[float], curves: Mapping[str, Sequence[paper.Cell]]) -> list[Path]:
+def figure2(
+    folder: Path,
+    name: str,
+    deltas: Sequence[float],
+    curves: Mapping[str, Sequence[paper.Cell]],
+    kinds: Sequence[str] = ("pdf", "png"),
+) -> list[Path]:
     """Variance, worst and average against the poisoned fraction; crosses are the paper's two stated points each."""
     plt = plots()
-    figure, axes = plt.subplots(1, 3, figsize=(10, 3))
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")
     for number, (method, cells) in enumerate(curves.items()):
         for axis, metric in zip(axes, ("variance", "worst", "average"), strict=True):
             k = paper.METRICS.index(metric)
@@ -64,5 +71,6 @@ def figure2(folder: Path, name: str, deltas: Sequence[float], curves: Mapping[st
             if stated is not None:
                 axis.plot([0.3], [stated], "x", color=f"C{number}", markersize=8)
             axis.set(xlabel=r"poisoned fraction $\delta$", title=metric)
-    axes[0].legend(frameon=False, fontsize=7)
-    return save(plt, figure, folder, name)
+    lines, names = axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    return save(plt, figure, folder, name, kinds)

@@ -66,7 +66,7 @@ def maps(mapped: Evidence, folder: Path) -> list[Path]:
                     grid[i, j] = d.mean
                     sure = "bold" if abs(d.mean) > d.half else "normal"
                     axis.text(j, i, f"{d.mean:+.2f}", ha="center", va="center", fontsize=8, fontweight=sure)
-            most = np.nanmax(np.abs(grid)) or 1.0
+            most = max(np.nanmax(np.abs(grid)), 1.0)  # a tenth of a point is no colour
             colours = "RdYlGn" if metric != "variance" else "RdYlGn_r"
             axis.imshow(grid, cmap=colours, vmin=-most, vmax=most, origin="lower", aspect="auto", alpha=0.7)
             axis.set_xticks(range(len(taus)), [f"{tau:g}" for tau in taus])
