@@ -38,7 +38,7 @@ FASHION_MNIST: dict[str, Grid] = {
     "fairmean-split": {"train.lr": _STEPS},
     "qffl": {"q": _POWERS, "train.lr": _STEPS[1:]},
     "h-nobs": {"q": _POWERS, "train.lr": _STEPS[1:]},
-    "qffl+cwtm": {"q": _POWERS[1:], "train.lr": _STEPS[1:]},
+    "qffl+cwtm": {"q": _POWERS, "train.lr": _STEPS[1:]},
     "qffl-normalised": {"q": _POWERS, "train.lr": _LARGER},
     "term+": {"t": [0.5, 1.0, 2.0], "train.lr": _STEPS[1:]},
     "term-": {"t": [-0.25, -0.5, -1.0, -2.0], "train.lr": _STEPS[1:]},
