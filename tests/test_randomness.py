@@ -51,6 +51,17 @@ def test_batches(sizes, batch, seed, step):
     assert (fresh.rows(step, some) == expected).all()
 
 
+def test_batches_are_shared_by_runs_of_a_draw():
+    offsets, everyone, some = np.array([0, 30, 60]), np.arange(2), np.arange(1)
+    one, two = Batches.shared(offsets, 8, 1), Batches.shared(offsets.copy(), 8, 1)
+    assert one is two
+    assert Batches.shared(offsets, 8, 2) is not one
+    fresh = Batches(offsets, 8, 1)
+    for step, clients in ((3, everyone), (3, everyone), (3, some), (2, everyone), (3, everyone)):
+        assert (one.rows(step, clients) == fresh.rows(step, clients)).all()
+        fresh = Batches(offsets, 8, 1)
+
+
 @pytest.mark.parametrize("size", [11, 19, 25, 60])
 def test_every_sample_is_used_in_time(size):
     """Also by a client with more than one batch but less than two, whose remainder changes from epoch to epoch."""

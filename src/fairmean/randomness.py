@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -67,9 +68,24 @@ class Batches:
         self._client = np.repeat(np.arange(len(sizes)), sizes)
         self._order = np.arange(offsets[-1])
         self._epoch = np.full(len(sizes), -1)
+        self._last: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    @classmethod
+    def shared(cls, offsets: NDArray[np.int64], batch: int, seed: int) -> Batches:
+        """The same object for the same rows: runs that advance together shuffle once."""
+        key = (offsets.tobytes(), batch, seed)
+        found = _SHARED.get(key)
+        if found is None:
+            found = _SHARED[key] = cls(offsets, batch, seed)
+        return found
 
     def rows(self, step: int, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of these clients in global step ``step``, client after client."""
+        if self._last is None or self._last[0] != step or not np.array_equal(self._last[1], clients):
+            self._last = (step, clients, self._rows(step, clients))
+        return self._last[2]
+
+    def _rows(self, step: int, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         self._shuffle(step, clients)
         lengths = self.lengths[clients]
         starts = self.offsets[clients] + step % self._steps[clients] * lengths
@@ -87,3 +103,6 @@ class Batches:
         client = self._client[rows]
         random = hash32(hash32(rows + (self._key & _MASK)) + hash32(self._epoch[client] + (self._key >> 32)))
         self._order[rows] = rows[np.argsort(client << 32 | random, kind="stable")]
+
+
+_SHARED: WeakValueDictionary[tuple[bytes, int, int], Batches] = WeakValueDictionary()

@@ -1,13 +1,19 @@
 """On a GPU every method gives what it gives on the CPU, in every training mode; skipped where there is none."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
 
 from fairmean.data import load
-from fairmean.engine.convolution import NarrowConv, PooledReLU, accelerate
+from fairmean.engine.accelerate import accelerate
+from fairmean.engine.convolution import NarrowConv, PooledReLU
+from fairmean.engine.dropout import FusedDropout
+from fairmean.engine.pooledconv import PooledConv
 from fairmean.engine.precision import PRECISIONS
 from fairmean.federation import build
+from fairmean.models import Dropout
 from fairmean.models import build as build_model
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
@@ -82,6 +88,65 @@ def test_narrow_convolution():
         assert (ours - theirs).norm() <= 1e-2 * theirs.norm()
 
 
+@pytest.mark.parametrize(
+    ("channels", "units", "side", "bias"),
+    [(3, 64, 5, True), (1, 20, 3, False), (3, 70, 5, True), (64, 64, 5, True), (16, 24, 3, False), (8, 72, 3, True)],
+)
+def test_pooled_convolution(channels, units, side, bias):
+    """Values, gradients, and every client's gradients, for clients of one size and of several."""
+    draw = torch.Generator().manual_seed(0)
+    plain = torch.nn.Conv2d(channels, units, side, bias=bias).cuda()
+    pooled, x = PooledConv.like(plain), torch.randn(40, channels, 16, 18, generator=draw).cuda()
+    x = x.bfloat16().requires_grad_(channels >= 8)
+    rounded = deepcopy(plain).double()
+    rounded.weight.data = plain.weight.data.bfloat16().double()
+    if channels < 8 and bias:
+        rounded.bias.data = plain.bias.data.bfloat16().double()
+    there = x.detach().double().requires_grad_()
+    exact = torch.relu(torch.nn.functional.max_pool2d(rounded(there), 2))
+    weights = torch.randn(exact.shape, generator=draw).bfloat16().cuda()
+
+    def theirs(rows, *more):
+        wanted = [*more, *rounded.parameters()]
+        return torch.autograd.grad(exact[rows], wanted, weights[rows].double(), retain_graph=True)
+
+    def near(ours, right):
+        # maxima that differ by less than bfloat16 can tell may be chosen otherwise
+        assert (ours - right).norm() <= (4e-3 if channels < 8 else 6e-2) * right.norm()
+
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = pooled(x)
+    assert (out - exact).norm() <= 4e-3 * exact.norm()
+    inputs = [x] if x.requires_grad else []
+    found = torch.autograd.grad(out, [*inputs, *pooled.parameters()], weights)
+    for ours, right in zip(found, theirs(slice(None), *([there] if inputs else [])), strict=True):
+        near(ours, right)
+    pooled.capturing = True
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        pooled(x)
+    for bounds in ([0, 10, 20, 30], [0, 1, 32, 40]):
+        found = pooled.client_gradients(weights, bounds)
+        for k in range(3):
+            for ours, right in zip(found, theirs(slice(bounds[k], bounds[k + 1])), strict=False):
+                near(ours[k], right)
+    assert torch.equal(pooled(x.float()), PooledReLU()(plain(x.float())))  # at full precision by the library
+    assert pooled.kept is None
+
+
+def test_fused_dropout_has_the_same_masks():
+    for p in (0.2, 0.5, 0.37):
+        plain = Dropout(p, 2 * 0x632BE5AB)
+        fused = FusedDropout.like(plain)
+        rows, x = torch.arange(49_000, 49_300), torch.randn(300, 384, requires_grad=True)
+        there = x.detach().cuda().requires_grad_()
+        plain.rows, plain.key = rows, 0xFFFFFF01
+        fused.rows, fused.key = rows.cuda(), torch.tensor(0xFFFFFF01, device="cuda")
+        a, b = plain(x), fused(there)
+        torch.testing.assert_close(b.cpu(), a)
+        (of_a,), (of_b,) = torch.autograd.grad(a.sum(), x), torch.autograd.grad(b.sum(), there)
+        torch.testing.assert_close(of_b.cpu(), of_a)
+
+
 def test_accelerated_model_is_the_model():
     x = torch.randn(20, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
     plain, swapped = (build_model("cnn", (3, 32, 32), 10, 1).cuda().eval() for _ in range(2))
@@ -89,3 +154,13 @@ def test_accelerated_model_is_the_model():
     assert sum(isinstance(m, PooledReLU) for m in swapped) == 2
     torch.testing.assert_close(swapped(x), plain(x))
     assert list(dict(swapped.named_parameters())) == list(dict(plain.named_parameters()))
+    mixed = build_model("cnn", (3, 32, 32), 10, 1).cuda().eval()
+    accelerate(mixed, PRECISIONS["bfloat16"])
+    kinds = [type(m) for m in mixed]
+    assert [kinds.count(kind) for kind in (PooledConv, PooledReLU, FusedDropout)] == [2, 0, 2]
+    for dropout in (m for m in mixed if isinstance(m, FusedDropout)):
+        dropout.rows, dropout.key = torch.arange(20, device="cuda"), 1
+    torch.testing.assert_close(mixed(x), plain(x))
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert (mixed(x) - plain(x)).norm() <= 2e-2 * plain(x).norm()
+    assert list(dict(mixed.named_parameters())) == list(dict(plain.named_parameters()))

@@ -11,6 +11,8 @@ from fairmean import LossRule, Method, Scale, compose, fair_objective, method
 from fairmean.aggregators.means import Mean
 from fairmean.data import Dataset, load
 from fairmean.engine import Simulator, Training
+from fairmean.engine.capture import _linears
+from fairmean.engine.net import Net
 from fairmean.federation import Federation, build
 from fairmean.methods import named_methods
 from fairmean.models import build as build_model
@@ -116,6 +118,24 @@ def test_convolutions_and_dropout(federation, name, mode, monkeypatch):
     fast, _ = simulate(federation, METHODS[name], model="small", chunk=50, **MODES[mode])
     slow, _ = simulate(federation, METHODS[name], model="small", engine="reference", **MODES[mode])
     assert (fast.w - slow.w).norm() <= 1e-9 * slow.w.norm()
+
+
+def test_linear_layers_of_all_clients_at_once():
+    """What a GPU does for clients with equally many rows."""
+    x, delta = torch.randn(12, 5, dtype=torch.float64), torch.randn(12, 4, dtype=torch.float64)
+    weight, bias = _linears(x, delta, 3, torch.float64)
+    for k in range(3):
+        rows = slice(4 * k, 4 * k + 4)
+        torch.testing.assert_close(weight[k], delta[rows].T @ x[rows])
+        torch.testing.assert_close(bias[k], delta[rows].sum(0))
+
+
+def test_rows_of_a_matrix_as_parameters():
+    net = Net(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 4)))
+    matrix = torch.randn(5, len(net.flat))
+    for i in range(4):
+        for row, part in zip(matrix, net.rows(matrix, i), strict=True):
+            assert torch.equal(net.view(row, i), part)
 
 
 @pytest.mark.parametrize("name", ["loss-rule", "entropy+loss", "fairmean"])

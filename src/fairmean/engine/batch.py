@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,13 +116,14 @@ class Feeder:
         rank: int = 0,
     ) -> None:
         self.federation, self.seed, self.keyed = federation, seed, keyed
-        self.batches = Batches(federation.offsets, batch, seed)
+        self.batches = Batches.shared(federation.offsets, batch, seed)
         self._borders = np.array([0, federation.clients]) if borders is None else borders
         self._rank = rank
         first, last = federation.offsets[self._borders[rank : rank + 2]].tolist()
         self._own = slice(first, last)
         self._rows = torch.arange(first, last, device=federation.x.device)
         self._whole: Batch | None = None
+        self._all: dict[str, Any] | None = None
 
     def __call__(self, step: int, clients: Index) -> Batch:
         """The batch of these clients in global step ``step``."""
@@ -129,33 +131,38 @@ class Feeder:
         everything = self.batches.full and len(clients) == self.federation.clients
         if everything and self._whole is not None:
             return replace(self._whole, key=key) if self.keyed else self._whole
-        device = self.federation.x.device
-        everyone, bounds = clients, np.searchsorted(clients, self._borders)
-        mine = slice(*bounds[self._rank : self._rank + 2].tolist())
-        clients = clients[mine]
-        lengths = self.batches.lengths[clients]
+        frame = self._frame(clients)
         if everything:
             own = self._own
             rows, x, y = self._rows, self.federation.x[: own.stop - own.start], self.federation.y[own]
             dynamic = None if self.federation.dynamic is None else self.federation.dynamic[own]
         else:
-            rows = torch.from_numpy(self.batches.rows(step, clients)).to(device)
+            rows = torch.from_numpy(self.batches.rows(step, frame["clients"])).to(self.federation.x.device)
             x, y = self.federation.x[rows - self._own.start if self._own.start else rows], self.federation.y[rows]
             dynamic = None if self.federation.dynamic is None else self.federation.dynamic[rows]
-        batch = Batch(
-            clients=clients,
-            offsets=np.concatenate([[0], np.cumsum(lengths)]),
-            lengths=torch.from_numpy(lengths).to(device),
-            sizes=torch.from_numpy(self.federation.sizes[everyone]).to(device, torch.float64),
-            ids=torch.from_numpy(everyone).to(device),
-            x=x,
-            y=y,
-            rows=rows,
-            dynamic=dynamic,
-            key=key,
-            bounds=bounds,
-            mine=mine,
-        )
+        batch = Batch(x=x, y=y, rows=rows, dynamic=dynamic, key=key, **frame)
         if everything:
             self._whole = batch
         return batch
+
+    def _frame(self, everyone: Index) -> dict[str, Any]:
+        """What a batch has that its samples do not decide: made once while all clients take part."""
+        whole = len(everyone) == self.federation.clients
+        if whole and self._all is not None:
+            return self._all
+        device, bounds = self.federation.x.device, np.searchsorted(everyone, self._borders)
+        mine = slice(*bounds[self._rank : self._rank + 2].tolist())
+        clients = everyone[mine]
+        lengths = self.batches.lengths[clients]
+        frame = {
+            "clients": clients,
+            "offsets": np.concatenate([[0], np.cumsum(lengths)]),
+            "lengths": torch.from_numpy(lengths).to(device),
+            "sizes": torch.from_numpy(self.federation.sizes[everyone]).to(device, torch.float64),
+            "ids": torch.from_numpy(everyone).to(device),
+            "bounds": bounds,
+            "mine": mine,
+        }
+        if whole:
+            self._all = frame
+        return frame

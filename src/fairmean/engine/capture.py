@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fairmean.engine.net import Net
+from fairmean.engine.pooledconv import PooledConv
 from fairmean.engine.precision import product
 
 
@@ -72,9 +74,14 @@ class Capture:
             self._versions[layer] = output._version
 
         handles = [layer.register_forward_hook(hook) for layer in self._layers]
+        pooled = [layer for layer in self._layers if isinstance(layer, PooledConv)]
+        for layer in pooled:
+            layer.capturing = True
         try:
             yield
         finally:
+            for layer in pooled:
+                layer.capturing, layer.kept = False, None
             for handle in handles:
                 handle.remove()
             self._seen.clear()
@@ -84,14 +91,36 @@ class Capture:
         layers = list(self._seen)
         outputs = [self._seen[layer][1] for layer in layers]
         deltas = torch.autograd.grad(losses, outputs, per_row)
+        equal = len({b - a for a, b in pairwise(bounds)}) == 1 and bounds[0] == 0
         for layer, delta in zip(layers, deltas, strict=True):
             x = self._seen[layer][0]
-            write = _linear if isinstance(layer, nn.Linear) else _convolution
             weight, bias = self._places[layer]
+            if isinstance(layer, PooledConv) and layer.kept is not None:
+                self._write(out, (weight, bias), layer.client_gradients(delta, bounds))
+                continue
+            if delta.is_cuda and equal and isinstance(layer, nn.Linear):
+                self._write(out, (weight, bias), _linears(x, delta, len(out), out.dtype))
+                continue
+            write = _linear if isinstance(layer, nn.Linear) else _convolution
             for k, row in enumerate(out):
                 rows = slice(bounds[k], bounds[k + 1])
                 of_bias = None if bias is None else self._net.view(row, bias)
                 write(layer, x[rows], delta[rows], self._net.view(row, weight), of_bias)
+
+    def _write(self, out: Tensor, places: tuple[int, int | None], values: tuple[Tensor, Tensor]) -> None:
+        """Weights and biases of every client at once."""
+        for place, value in zip(places, values, strict=True):
+            if place is not None:
+                self._net.rows(out, place).copy_(value)
+
+
+def _linears(x: Tensor, delta: Tensor, clients: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Of weight and bias (clients × …), for clients with equally many rows."""
+    if x.dim() != 2:
+        raise ValueError("a Linear layer on more than rows of features")
+    each = delta.view(clients, -1, delta.shape[1])
+    inputs = x.to(delta.dtype).view(clients, -1, x.shape[1])
+    return product(each.transpose(1, 2), inputs, dtype), each.sum(1, dtype=dtype)
 
 
 def _linear(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None) -> None:

@@ -8,47 +8,30 @@ weights' gradient is a product with the same patches.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fairmean.engine.precision import Precision, product
+from fairmean.engine.precision import product
 
-_NARROW = 127  # values in a patch, at most
-
-
-def accelerate(model: nn.Module, precision: Precision) -> None:
-    """Swap what is slow in a model on a GPU; parameters and their names stay."""
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return
-    for chain in [m for m in model.modules() if type(m) is nn.Sequential]:
-        for i, (child, after) in enumerate(pairwise(list(chain))):
-            if type(child) is nn.MaxPool2d and type(after) is nn.ReLU and _halves(child):
-                chain[i], chain[i + 1] = PooledReLU(), nn.Identity()
-    first = next((m for m in model.modules() if type(m) is nn.Conv2d), None)
-    if first is not None and precision.mixed and _narrow(first):
-        for parent in model.modules():
-            for name, child in parent.named_children():
-                if child is first:
-                    setattr(parent, name, NarrowConv.like(first))
+WIDEST = 128  # values in a patch and a constant, at most
 
 
-def _halves(pool: nn.MaxPool2d) -> bool:
-    wanted = {"kernel_size": 2, "stride": 2, "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
-    return all(getattr(pool, name) in (value, (value, value)) for name, value in wanted.items())
-
-
-def _narrow(layer: nn.Conv2d) -> bool:
-    plain = layer.stride == (1, 1) and layer.padding == (0, 0) and layer.dilation == (1, 1) and layer.groups == 1
-    return plain and layer.weight[0].numel() <= _NARROW
+def plain(layer: nn.Conv2d) -> bool:
+    """Whether every patch of an image is used once, by all units."""
+    return layer.stride == (1, 1) and layer.padding == (0, 0) and layer.dilation == (1, 1) and layer.groups == 1
 
 
 class PooledReLU(nn.Module):
     """relu(max over 2×2 squares) of images with even sides; others by the library."""
+
+    @staticmethod
+    def takes(pool: nn.MaxPool2d) -> bool:
+        """Whether it is over plain 2×2 squares."""
+        sizes = {"kernel_size": 2, "stride": 2, "padding": 0, "dilation": 1}
+        same = all(getattr(pool, name) in (value, (value, value)) for name, value in sizes.items())
+        return same and not pool.ceil_mode and not pool.return_indices
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2] % 2 or x.shape[3] % 2:
@@ -60,30 +43,38 @@ class PooledReLU(nn.Module):
 class _PooledReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        from fairmean.engine.triton_pool import pool_forward
-
-        x = x.contiguous(memory_format=torch.channels_last)
-        b, c, h, w = x.shape
-        out = torch.empty(b, c, h // 2, w // 2, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-        place = torch.empty_like(out, dtype=torch.uint8)
-        pool_forward[(-(-out.numel() // 1024),)](x, out, place, out.numel(), CHANNELS=c, WIDTH=w, BLOCK=1024)
+        out, place = pool(x)
         ctx.save_for_backward(place)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        from fairmean.engine.triton_pool import pool_backward
+        return unpool(gradient, *ctx.saved_tensors)
 
-        (place,) = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
-        b, c, h, w = gradient.shape
-        out = torch.empty(
-            b, c, 2 * h, 2 * w, dtype=gradient.dtype, device=gradient.device, memory_format=torch.channels_last
-        )
-        pool_backward[(-(-gradient.numel() // 1024),)](
-            gradient, place, out, gradient.numel(), CHANNELS=c, WIDTH=2 * w, BLOCK=1024
-        )
-        return out
+
+def pool(x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """relu(max + bias) over 2×2 squares, and the place of each maximum."""
+    from fairmean.engine.triton_pool import pool_forward
+
+    x = x.contiguous(memory_format=torch.channels_last)
+    b, c, h, w = x.shape
+    out = x.new_empty(b, h // 2, w // 2, c).permute(0, 3, 1, 2)
+    place = torch.empty_like(out, dtype=torch.uint8)
+    shape = {"CHANNELS": c, "WIDTH": w, "BIASED": bias is not None, "BLOCK": 1024}
+    pool_forward[(-(-out.numel() // 1024),)](x, x if bias is None else bias, out, place, out.numel(), **shape)
+    return out, place
+
+
+def unpool(gradient: Tensor, place: Tensor) -> Tensor:
+    """The gradient at the places of the maxima, zero elsewhere."""
+    from fairmean.engine.triton_pool import pool_backward
+
+    gradient = gradient.contiguous(memory_format=torch.channels_last)
+    b, c, h, w = gradient.shape
+    out = gradient.new_empty(b, 2 * h, 2 * w, c).permute(0, 3, 1, 2)
+    shape = {"CHANNELS": c, "WIDTH": 2 * w, "BLOCK": 1024}
+    pool_backward[(-(-gradient.numel() // 1024),)](gradient, place, out, gradient.numel(), **shape)
+    return out
 
 
 class NarrowConv(nn.Conv2d):
@@ -95,6 +86,11 @@ class NarrowConv(nn.Conv2d):
         new = NarrowConv(layer.in_channels, layer.out_channels, layer.kernel_size, device="meta")  # type: ignore[arg-type]
         new.weight, new.bias = layer.weight, layer.bias
         return new
+
+    @staticmethod
+    def takes(layer: nn.Conv2d) -> bool:
+        """Whether its patches are small."""
+        return plain(layer) and layer.weight[0].numel() < WIDEST
 
     def forward(self, x: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(x.device.type) or x.requires_grad:
@@ -115,7 +111,7 @@ class _Patches(torch.autograd.Function):
         depth = -(-(size + 1) // 8) * 8
         rows = torch.empty(b * high * wide, depth, dtype=dtype, device=x.device)
         shape = {"HIGH": high, "WIDE": wide, "HEIGHT": h, "WIDTH": w, "CHANNELS": c, "ACROSS": kw * c, "SIZE": size}
-        patches[(-(-len(rows) // 64),)](x, rows, len(rows), **shape, DEPTH=depth, ROWS=64, COLUMNS=128)
+        patches[(-(-len(rows) // 64),)](x, rows, len(rows), **shape, DEPTH=depth, STRIDE=1, ROWS=64, COLUMNS=128)
         hat = torch.zeros(units, depth, dtype=dtype, device=x.device)
         hat[:, :size] = weight.permute(0, 2, 3, 1).reshape(units, size)
         if bias is not None:

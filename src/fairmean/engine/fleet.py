@@ -150,4 +150,5 @@ def bytes_needed(simulator: Simulator) -> int:
 def _part(members: list[Simulator], key: Any, wide: dict[int, torch.Tensor]) -> Part:
     if key[0] != "alone":
         return Stack(members, wide)
-    return Graphed(members[0]) if Graphed.takes(members[0]) else Alone(members[0])
+    first = members[0]
+    return Graphed(first) if first.w.is_cuda and Graphed.takes(first) else Alone(first)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fairmean.engine.convolution import accelerate
+from fairmean.engine.accelerate import accelerate
 from fairmean.engine.precision import Precision, matmul_tf32
 from fairmean.models import Dropout
 
@@ -79,6 +79,14 @@ class Net:
             o, c, h, w = shape
             return part.view(o, h, w, c).permute(0, 3, 1, 2)
         return part.view(shape)
+
+    def rows(self, matrix: Tensor, i: int) -> Tensor:
+        """The i-th parameter's part of every row of a matrix n×d: n × its shape."""
+        shape, part = self._parameters[i].shape, matrix[:, self._slices[i]]
+        if self.channels_last and len(shape) == 4:
+            o, c, h, w = shape
+            return part.view(-1, o, h, w, c).permute(0, 1, 4, 2, 3)
+        return part.view(-1, *shape)
 
     def output_rows(self, messages: Tensor) -> Tensor:
         """The output layer's part of messages n×d, one row per class with its bias: n×K×p."""

@@ -13,8 +13,11 @@ def _corner(o, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def pool_forward(x, out, place, count, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """relu of the maximum of four, and which of them it was (4: none, it is not positive)."""
+def pool_forward(
+    x, bias, out, place, count,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, BIASED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """relu of the maximum of four and a bias, and which of them it was (4: none, it is not positive)."""
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = o < count
     at = x + _corner(o, CHANNELS, WIDTH)
@@ -25,6 +28,8 @@ def pool_forward(x, out, place, count, CHANNELS: tl.constexpr, WIDTH: tl.constex
         more = (value > best) | (value != value)
         best = tl.where(more, value, best)
         which = tl.where(more, k, which)
+    if BIASED:
+        best = best + tl.load(bias + o % CHANNELS, mask=inside, other=0.0)
     zero = best <= 0
     tl.store(out + o, tl.where(zero, 0.0, best), mask=inside)
     tl.store(place + o, tl.where(zero, 4, which).to(tl.uint8), mask=inside)
@@ -46,14 +51,15 @@ def pool_backward(gradient, place, out, count, CHANNELS: tl.constexpr, WIDTH: tl
 def patches(
     x, out, count,
     HIGH: tl.constexpr, WIDE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
-    ACROSS: tl.constexpr, SIZE: tl.constexpr, DEPTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ACROSS: tl.constexpr, SIZE: tl.constexpr, DEPTH: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One patch per row in the order (row, column, channel), then a 1, then zeros."""
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     j = tl.arange(0, COLUMNS)
     inner = (j // ACROSS) * (WIDTH * CHANNELS) + j % ACROSS
     sample, rest = m // (HIGH * WIDE), m % (HIGH * WIDE)
-    start = ((sample * HEIGHT + rest // WIDE) * WIDTH + rest % WIDE) * CHANNELS
+    start = ((sample * HEIGHT + rest // WIDE * STRIDE) * WIDTH + rest % WIDE * STRIDE) * CHANNELS
     inside = m[:, None] < count
     value = tl.load(x + start[:, None].to(tl.int64) + inner[None, :], mask=inside & (j[None, :] < SIZE), other=0.0)
     value = tl.where(j[None, :] == SIZE, 1.0, value)
