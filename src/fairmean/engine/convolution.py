@@ -8,19 +8,27 @@ weights' gradient is a product with the same patches.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fairmean.engine.precision import product
 
+Kind = TypeVar("Kind", bound=nn.Conv2d)
 WIDEST = 128  # values in a patch and a constant, at most
 
 
 def plain(layer: nn.Conv2d) -> bool:
     """Whether every patch of an image is used once, by all units."""
     return layer.stride == (1, 1) and layer.padding == (0, 0) and layer.dilation == (1, 1) and layer.groups == 1
+
+
+def like(layer: nn.Conv2d, kind: type[Kind]) -> Kind:
+    """Another kind of convolution, with the same parameters."""
+    new = kind(layer.in_channels, layer.out_channels, layer.kernel_size, device="meta")  # type: ignore[arg-type]
+    new.weight, new.bias = layer.weight, layer.bias
+    return new
 
 
 class PooledReLU(nn.Module):
@@ -83,9 +91,7 @@ class NarrowConv(nn.Conv2d):
     @staticmethod
     def like(layer: nn.Conv2d) -> NarrowConv:
         """The same layer, with the same parameters."""
-        new = NarrowConv(layer.in_channels, layer.out_channels, layer.kernel_size, device="meta")  # type: ignore[arg-type]
-        new.weight, new.bias = layer.weight, layer.bias
-        return new
+        return like(layer, NarrowConv)
 
     @staticmethod
     def takes(layer: nn.Conv2d) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +66,7 @@ class Graphed:
         """Queue round t, or as much of it as a graph can hold."""
         simulator = self.simulator
         self._clients, self._step_size = simulator.participants(t), simulator.training.step_size(t)
-        with self._on_stream():
+        with torch.cuda.stream(self._stream):
             self._lr.fill_(self._step_size)
             batch = simulator._feed(t, self._clients)
             if self._static is None:
@@ -100,7 +98,7 @@ class Graphed:
 
     def finish(self) -> list[Step]:
         """What the graph left over, and the round's record."""
-        with self._on_stream():
+        with torch.cuda.stream(self._stream):
             if self._by_gram:
                 self._solve()
             elif not self._pooled and not self._inside:
@@ -113,7 +111,7 @@ class Graphed:
 
     def evaluate(self) -> list[tuple[Percent, Percent]]:
         """As ``Simulator.evaluate``."""
-        with self._on_stream():
+        with torch.cuda.stream(self._stream):
             return [self.simulator.evaluate()]
 
     def _passes(self) -> None:
@@ -189,14 +187,6 @@ class Graphed:
             to, value = getattr(static, name), getattr(batch, name)
             if value is not None and to.data_ptr() != value.data_ptr():
                 to.copy_(value, non_blocking=True)
-
-    @contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        if self._stream is None:
-            yield
-        else:
-            with torch.cuda.stream(self._stream):
-                yield
 
 
 def _copy(batch: Batch, key: Tensor) -> Batch:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairmean.engine import squares, taps
-from fairmean.engine.convolution import WIDEST, PooledReLU, plain, pool, unpool
+from fairmean.engine.convolution import WIDEST, PooledReLU, like, plain, pool, unpool
 
 Kept = tuple[Tensor, Tensor]
 
@@ -29,9 +29,7 @@ class PooledConv(nn.Conv2d):
     @staticmethod
     def like(layer: nn.Conv2d) -> PooledConv:
         """With the same parameters."""
-        new = PooledConv(layer.in_channels, layer.out_channels, layer.kernel_size, device="meta")  # type: ignore[arg-type]
-        new.weight, new.bias = layer.weight, layer.bias
-        return new
+        return like(layer, PooledConv)
 
     @staticmethod
     def takes(layer: nn.Conv2d, first: bool) -> bool:

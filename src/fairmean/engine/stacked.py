@@ -9,8 +9,7 @@ graph and replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +106,7 @@ class Stack:
         """Queue round t; on a GPU this returns before it is done."""
         first = self.simulators[0]
         self._t, self._clients = t, first.participants(t)
-        with self._on_stream():
+        with torch.cuda.stream(self._stream):
             lr = [s.training.step_size(t) for s in self.simulators]
             self._lr.copy_(torch.tensor(lr, dtype=torch.float64), non_blocking=True)
             rows = self._rows(self._feed(t, self._clients))
@@ -123,7 +122,7 @@ class Stack:
     def finish(self) -> list[Step]:
         """The round's records, in the order the simulators were given in."""
         assert self._record is not None
-        with self._on_stream():
+        with torch.cuda.stream(self._stream):
             losses, weights = self._record
             for group, gram in zip(self.groups, self._grams, strict=True):
                 if gram is not None:
@@ -257,7 +256,7 @@ class Stack:
     def evaluate(self) -> list[tuple[Percent, Percent]]:
         """As ``Simulator.evaluate``, for every run at once, in the order they were given in."""
         feds = [s.federation for s in self.simulators]
-        with self._on_stream(), torch.no_grad():
+        with torch.cuda.stream(self._stream), torch.no_grad():
             hat = self._net.exact()
             predicted, furthest = [], []
             for part in torch.split(self._test_x, max(1, 2**22 // len(self.W))):
@@ -342,14 +341,6 @@ class Stack:
         if self._everyone:
             self._static = rows
         return rows
-
-    @contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        if self._stream is None:
-            yield
-        else:
-            with torch.cuda.stream(self._stream):
-                yield
 
     def _capture(self, rows: Rows) -> None:
         self._graph = torch.cuda.CUDAGraph()
