@@ -96,7 +96,7 @@ def test_pooled_convolution(channels, units, side, bias):
     """Values, gradients, and every client's gradients, for clients of one size and of several."""
     draw = torch.Generator().manual_seed(0)
     plain = torch.nn.Conv2d(channels, units, side, bias=bias).cuda()
-    pooled, x = PooledConv.like(plain), torch.randn(40, channels, 16, 18, generator=draw).cuda()
+    pooled, x = PooledConv.like(plain), torch.randn(40, channels, 16, 17, generator=draw).cuda()  # an odd side
     x = x.bfloat16().requires_grad_(channels >= 8)
     rounded = deepcopy(plain).double()
     rounded.weight.data = plain.weight.data.bfloat16().double()

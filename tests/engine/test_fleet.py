@@ -140,9 +140,10 @@ def test_graph_equals_plain(federations, name, mode, device, monkeypatch):
         if device == "cpu":
             fleet.parts = [(Graphed(graphed), [0])]
         assert isinstance(fleet.parts[0][0], Graphed)
-        done = advance(fleet, 6)
+        done = list(fleet.rounds(0, 6, lambda t: False, lambda t: t == 1))
         plain, last = simulate(fed, METHODS[name], 6, **options)
         assert (graphed.w - plain.w).norm() <= 1e-9 * plain.w.norm()
+        assert device == "cpu" or fleet.parts[0][0]._graph
         np.testing.assert_allclose(done[-1].steps[0].losses, last.losses.cpu(), rtol=1e-8)
         assert (last.weights is None) == (done[-1].steps[0].weights is None)
         if last.weights is not None:
@@ -150,6 +151,23 @@ def test_graph_equals_plain(federations, name, mode, device, monkeypatch):
         assert set(graphed.state) == set(plain.state)
         for key, value in plain.state.items():
             torch.testing.assert_close(graphed.state[key].cpu(), value.cpu(), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+@pytest.mark.parametrize("name", ["adafed", "fedmgda+", "cwtm", "h-nobs"])
+def test_several_graphs_with_their_rules(federations, name, monkeypatch):
+    """The second run is recorded after the first one's solver was on another stream."""
+    monkeypatch.setitem(simulate.__globals__["build_model"].__globals__["MODELS"], "small", small_cnn)
+    options = {"model": "small", "device": "cuda", "batch": 16}
+    steps = (0.1, 0.05, 0.02)
+    runs = [simulate(federations[0], METHODS[name], 0, lr=lr, **options)[0] for lr in steps]
+    fleet = Fleet(runs)
+    advance(fleet, 5, every=10)
+    for lr, run, (part, _) in zip(steps, runs, fleet.parts, strict=True):
+        assert part._graph
+        assert part._inside == (name != "fedmgda+")
+        plain, _ = simulate(federations[0], METHODS[name], 5, lr=lr, **options)
+        assert (run.w - plain.w).norm() <= 1e-9 * plain.w.norm()
 
 
 @pytest.mark.parametrize("device", DEVICES)

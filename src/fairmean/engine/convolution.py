@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from fairmean.engine.precision import product
 
@@ -56,6 +57,7 @@ class _PooledReLU(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return unpool(gradient, *ctx.saved_tensors)
 
@@ -127,6 +129,7 @@ class _Patches(torch.autograd.Function):
         return (rows @ hat.T).view(b, high, wide, units).permute(0, 3, 1, 2)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor | None, None]:
         (rows,) = ctx.saved_tensors
         units, c, kh, kw = ctx.shape

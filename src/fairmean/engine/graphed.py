@@ -32,9 +32,7 @@ class Graphed:
         self.simulator = simulator
         method, device = simulator.method, simulator.w.device
         self._pooled = method.rung <= Rung.LOSSES
-        n, d = len(simulator.participants(0)), len(simulator.w)
-        self._inside = not self._pooled and vectorises(method, n, d, simulator._access)
-        self._by_gram = not self._inside and method.rung == Rung.GRAM and method.aggregator.linear
+        self._inside = not self._pooled and _vectorises(simulator)
         self._state: State = {}
         if self._inside:
             self._state = {key: value.to(device, copy=True) for key, value in simulator.state.items()}
@@ -49,6 +47,11 @@ class Graphed:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._stream.wait_stream(torch.cuda.current_stream(device))
 
+    @property
+    def _by_gram(self) -> bool:
+        method = self.simulator.method
+        return not self._inside and method.rung == Rung.GRAM and method.aggregator.linear
+
     @staticmethod
     def takes(simulator: Simulator) -> bool:
         """Whether every round of this run has the same shapes, and its passes nothing that a graph cannot hold."""
@@ -58,9 +61,8 @@ class Graphed:
             return False
         if not pooled:
             return simulator._capture is not None
-        method, n = simulator.method, simulator.federation.clients
-        stateless = type(method.aggregator).__call__ is Aggregator.__call__
-        return stateless and vectorises(method, n, len(simulator.w), simulator._access)
+        stateless = type(simulator.method.aggregator).__call__ is Aggregator.__call__
+        return stateless and _vectorises(simulator)
 
     def launch(self, t: int) -> None:
         """Queue round t, or as much of it as a graph can hold."""
@@ -86,14 +88,17 @@ class Graphed:
                 simulator.net.descend(self._step_size)
 
     def _captured(self) -> Any:
-        """The passes as a graph; False where the model looks at numbers on the host, which a graph cannot hold."""
+        """The passes as a graph, without the rule if it does not fit in; False where the model itself does not."""
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self._passes()
         except RuntimeError:
-            return False
+            if not self._inside:
+                return False
+            self._inside = False
+            return self._captured()
         return graph
 
     def finish(self) -> list[Step]:
@@ -151,7 +156,7 @@ class Graphed:
         simulator = self.simulator
         *rows, losses, entropies = torch.cat([self._gram, self._losses[None], self._entropies[None]]).cpu()
         sizes, ids = self._host
-        lr, state = self._step_size, simulator.state
+        lr, state = self._step_size, {key: value.cpu() for key, value in simulator.state.items()}
         c, simulator.state = simulator.method.weigh(
             torch.stack(rows), losses, sizes, entropies, clients=ids, lr=lr, state=state
         )
@@ -187,6 +192,10 @@ class Graphed:
             to, value = getattr(static, name), getattr(batch, name)
             if value is not None and to.data_ptr() != value.data_ptr():
                 to.copy_(value, non_blocking=True)
+
+
+def _vectorises(simulator: Simulator) -> bool:
+    return vectorises(simulator.method, len(simulator.participants(0)), len(simulator.w), simulator._access)
 
 
 def _copy(batch: Batch, key: Tensor) -> Batch:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from fairmean.engine import squares, taps
 from fairmean.engine.convolution import WIDEST, PooledReLU, like, plain, pool, unpool
@@ -35,15 +36,15 @@ class PooledConv(nn.Conv2d):
     def takes(layer: nn.Conv2d, first: bool) -> bool:
         """Whether the kernels apply; ``first``: nothing below it has parameters."""
         units, c, *_ = layer.weight.shape
-        return plain(layer) and ((first and _narrow(layer.weight)) or (units % 8 == 0 and c % 8 == 0))
+        return plain(layer) and (first if _narrow(layer.weight) else units % 8 == 0 and c % 8 == 0)
 
     def forward(self, x: Tensor) -> Tensor:
-        sides = [side - k + 1 for side, k in zip(x.shape[2:], self.kernel_size, strict=True)]
         narrow = _narrow(self.weight)
-        odd = any(side % 2 for side in sides) or (narrow and x.requires_grad)
-        if odd or not torch.is_autocast_enabled(x.device.type):
+        if (narrow and x.requires_grad) or not torch.is_autocast_enabled(x.device.type):
             self.kept = None
             return PooledReLU()(super().forward(x))  # type: ignore[no-any-return]
+        high, wide = (side - (side - k + 1) % 2 for side, k in zip(x.shape[2:], self.kernel_size, strict=True))
+        x = x[:, :, :high, :wide]  # the last row or column that no square sees
         rule = _Narrow if narrow else _Wide
         dtype = torch.get_autocast_dtype(x.device.type)
         out: Tensor = rule.apply(x, self.weight, self.bias, dtype, self)  # type: ignore[no-untyped-call]
@@ -73,6 +74,7 @@ class _Narrow(torch.autograd.Function):
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor | None, None, None]:
         rows, place = ctx.saved_tensors
         weight, bias = squares.gradients(rows, place, gradient, [0, len(gradient)], ctx.shape)
@@ -91,6 +93,7 @@ class _Wide(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         x, place, low = ctx.saved_tensors
         delta = unpool(gradient, place)

@@ -47,10 +47,11 @@ class Reach:
         assert x is not None
         assert y is not None
         self._net.model.eval()
-        with self._moved(direction, step), torch.no_grad():
-            loss = F.cross_entropy(self._net.model(self._net.layout(x)), y).double()
-        self._net.model.train()
-        return loss
+        try:
+            with self._moved(direction, step), torch.no_grad():
+                return F.cross_entropy(self._net.model(self._net.layout(x)), y).double()
+        finally:
+            self._net.model.train()
 
     @contextmanager
     def _moved(self, direction: Tensor | None, step: float) -> Iterator[None]:

@@ -180,7 +180,7 @@ class Stack:
                 one[-1],
                 clients=rows.host_ids,
                 lr=simulator.training.step_size(self._t),
-                state=simulator.state,
+                state={key: value.cpu() for key, value in simulator.state.items()},
             )
             each.append(c)
         c = torch.stack(each).to(self.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,11 @@ from fairmean.rounds import Access, Method
 
 
 def vectorised(method: Method, rows: Any, access: Access) -> Callable[..., tuple[Tensor, Any, State]]:
-    """The method on many runs: (gradients, losses, entropies, lr, state), a run along the first axis of each."""
+    """The method on many runs: (gradients, losses, entropies, lr, state), a run along the first axis of each.
+
+    Trials at other models are of one run: a rule that wants them is not of this kind.
+    """
+    access = replace(access, trial=None, trust=None)
 
     def one(g: Tensor, f: Tensor, h: Tensor, lr: Any, state: State) -> tuple[Tensor, Tensor, State]:
         outcome = method.combine(g, f, rows.sizes, h, clients=rows.ids, lr=lr, state=state, access=access)
@@ -36,7 +40,10 @@ _KNOWN: dict[Any, bool] = {}
 
 def vectorises(method: Method, n: int, d: int, access: Access) -> bool:
     """Whether a method can be applied to many runs by one call: it never looks at a number on the host. Tried out."""
-    d = d if method.rung > Rung.LOSSES else 1  # others never see a gradient, and may have very many clients
+    if method.rung <= Rung.LOSSES:  # never sees a gradient, and may have very many clients
+        d = 1
+    elif not method.aggregator.requires:  # a few coordinates will do
+        d = min(d, 1024)
     key = (method, n, d)
     if key not in _KNOWN:
         _KNOWN[key] = _tried(method, n, d, access)
