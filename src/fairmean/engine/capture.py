@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from fairmean.engine.net import Net
 from fairmean.engine.pooledconv import PooledConv
 from fairmean.engine.precision import product
+from fairmean.engine.shares import alike
 
 
 class Capture:
@@ -91,14 +91,13 @@ class Capture:
         layers = list(self._seen)
         outputs = [self._seen[layer][1] for layer in layers]
         deltas = torch.autograd.grad(losses, outputs, per_row)
-        equal = len({b - a for a, b in pairwise(bounds)}) == 1 and bounds[0] == 0
         for layer, delta in zip(layers, deltas, strict=True):
             x = self._seen[layer][0]
             weight, bias = self._places[layer]
             if isinstance(layer, PooledConv) and layer.kept is not None:
                 self._write(out, (weight, bias), layer.client_gradients(delta, bounds))
                 continue
-            if delta.is_cuda and equal and isinstance(layer, nn.Linear):
+            if delta.is_cuda and isinstance(layer, nn.Linear) and alike(bounds):
                 self._write(out, (weight, bias), _linears(x, delta, len(out), out.dtype))
                 continue
             write = _linear if isinstance(layer, nn.Linear) else _convolution
@@ -118,8 +117,8 @@ def _linears(x: Tensor, delta: Tensor, clients: int, dtype: torch.dtype) -> tupl
     """Of weight and bias (clients × …), for clients with equally many rows."""
     if x.dim() != 2:
         raise ValueError("a Linear layer on more than rows of features")
-    each = delta.view(clients, -1, delta.shape[1])
-    inputs = x.to(delta.dtype).view(clients, -1, x.shape[1])
+    each = delta.reshape(clients, -1, delta.shape[1])
+    inputs = x.to(delta.dtype).reshape(clients, -1, x.shape[1])
     return product(each.transpose(1, 2), inputs, dtype), each.sum(1, dtype=dtype)
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 from fairmean.engine.convolution import WIDEST
 from fairmean.engine.shares import client_sums
 
+_PARTS = 264  # twice the processors of a large GPU
+
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """(values, patches, which of the four was the maximum), the first and the last as sample × row × column × unit."""
@@ -54,7 +56,7 @@ def gradients(
         grid = (count, parts, -(-units // 64))
         square_backward[grid](rows, delta, place, *sums, first, length, share, UNITS=units, **block, num_warps=8)
 
-    (hat,) = client_sums([each * bound for bound in bounds], [(4, units, depth)], rows.device, launch)
+    (hat,) = client_sums([each * bound for bound in bounds], [(4, units, depth)], rows.device, launch, _PARTS)
     weight = torch.stack(_corners(hat, shape)).sum(0)
     return weight.permute(0, 1, 4, 2, 3), hat[..., _size(shape)].sum(1)
 

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from fairmean.engine.shares import client_sums
 
+_PARTS = 40  # each for every 128 values of a patch
+
 
 def gradients(x: Tensor, delta: Tensor, bounds: list[int], shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Of weight and bias (clients × …), a client owning the samples between two bounds; x and δ channels-last."""
@@ -24,6 +26,6 @@ def gradients(x: Tensor, delta: Tensor, bounds: list[int], shape: torch.Size) ->
         block = {"ACROSS": c * kw, "DEPTH": depth, "ROWS": 64, "COLUMNS": 128, "OUTPUTS": 64}
         tap_gradients[grid](x, delta, *sums, first, length, share, **sizes, UNITS=units, **block, num_warps=4)
 
-    at, most = [high * wide * bound for bound in bounds], 40
-    weight, bias = client_sums(at, [(units, depth), (units,)], x.device, launch, most)
+    rows = [high * wide * bound for bound in bounds]
+    weight, bias = client_sums(rows, [(units, depth), (units,)], x.device, launch, _PARTS)
     return weight.view(-1, units, kh, kw, c).permute(0, 1, 4, 2, 3), bias

@@ -1,0 +1,96 @@
+"""The kernels of convolutions and dropout in Triton's interpreter, without a GPU.
+
+TRITON_INTERPRET=1 python -m pytest tests/engine/test_kernels.py, where Triton is installed.
+"""
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("for Triton's interpreter: set TRITON_INTERPRET=1", allow_module_level=True)
+pytest.importorskip("triton")
+
+from fairmean.engine import squares, taps
+from fairmean.engine.accelerate import accelerate
+from fairmean.engine.capture import Capture
+from fairmean.engine.convolution import pool, unpool
+from fairmean.engine.dropout import FusedDropout
+from fairmean.engine.net import Net
+from fairmean.engine.pooledconv import PooledConv
+from fairmean.engine.precision import Precision
+from fairmean.models import Dropout
+
+HALF = Precision(torch.float32, torch.float16)
+BOUNDS = ([0, 2, 4, 6], [0, 1, 4, 7])
+
+
+def near(ours, theirs):
+    assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+@pytest.mark.parametrize(("units", "channels", "side", "image"), [(64, 3, 5, 12), (20, 1, 3, 10), (70, 3, 4, 9)])
+def test_squares(units, channels, side, image):
+    layer, x = nn.Conv2d(channels, units, side), torch.randn(7, channels, image, image)
+    exact = torch.relu(F.max_pool2d(layer(x), 2))
+    out, rows, place = squares.forward(x, layer.weight.detach(), layer.bias.detach(), torch.float32)
+    near(out.permute(0, 3, 1, 2), exact)
+    delta = torch.randn_like(exact)
+    for bounds in BOUNDS:
+        found = squares.gradients(rows, place, delta, bounds, layer.weight.shape)
+        for k in range(3):
+            part = slice(bounds[k], bounds[k + 1])
+            right = torch.autograd.grad(exact[part], list(layer.parameters()), delta[part], retain_graph=True)
+            for ours, theirs in zip(found, right, strict=True):
+                near(ours[k], theirs)
+
+
+@pytest.mark.parametrize(("units", "channels", "side"), [(64, 64, 5), (72, 8, 3), (24, 16, 3)])
+def test_taps(units, channels, side):
+    layer = nn.Conv2d(channels, units, side)
+    x = torch.randn(7, channels, 10, 10).contiguous(memory_format=torch.channels_last)
+    out = layer(x)
+    delta = torch.randn_like(out).contiguous(memory_format=torch.channels_last)
+    for bounds in BOUNDS:
+        found = taps.gradients(x, delta, bounds, layer.weight.shape)
+        for k in range(3):
+            part = slice(bounds[k], bounds[k + 1])
+            right = torch.autograd.grad(out[part], list(layer.parameters()), delta[part], retain_graph=True)
+            for ours, theirs in zip(found, right, strict=True):
+                near(ours[k], theirs)
+
+
+def test_pooling_with_a_bias():
+    x, bias = torch.randint(-3, 4, (5, 7, 12, 6)).float().requires_grad_(), torch.randn(7)
+    exact = torch.relu(F.max_pool2d(x, 2) + bias[:, None, None])
+    out, place = pool(x.detach(), bias)
+    near(out, exact)
+    delta = torch.randn_like(exact)
+    near(unpool(delta, place), torch.autograd.grad(exact, x, delta)[0])
+
+
+@pytest.mark.parametrize("p", [0.2, 0.5, 0.37])
+def test_dropout(p):
+    plain = Dropout(p, 2 * 0x632BE5AB)
+    fused, x = FusedDropout.like(plain), torch.randn(40, 37, requires_grad=True)
+    for layer in (plain, fused):
+        layer.rows, layer.key = torch.arange(49_990, 50_030), 0xFFFFFF01
+    a, b = plain(x), fused(x)
+    torch.testing.assert_close(b, a)
+    delta = torch.randn_like(a)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, delta)[0] for y in (b, a)))
+
+
+@pytest.mark.parametrize(("image", "sides"), [(32, (5, 5)), (32, (3, 3)), (33, (4, 3)), (32, (3, 1))])
+def test_gradients_of_clients_can_be_captured(image, sides):
+    """Also with odd sides, and with a layer that no kernel takes."""
+    first, second = sides
+    features = ((image - first + 1) // 2 - second + 1) // 2
+    layers = [nn.Conv2d(3, 8, first), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(8, 16, second), nn.MaxPool2d(2), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * features**2, 10))
+    accelerate(model, HALF)
+    assert isinstance(model[0], PooledConv)
+    assert Capture(Net(model, precision=HALF)).fits(torch.randn(4, 3, image, image))
