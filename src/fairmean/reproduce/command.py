@@ -47,7 +47,7 @@ def reproduce(
 def _table(
     table: str, folder: Path, quick: bool, search: bool, report: Report | None, say: Say, overrides: dict[str, Any]
 ) -> list[Path]:
-    methods = calibration.chosen(table)
+    methods = CHOSEN[table]
     chosen = list(calibration.specs(table)) if search else list(methods.values())
     settings: dict[str, Any] = (QUICK if quick else {}) | {"run.dir": str(folder / "runs")} | overrides
     _announce(table, len(chosen) * len(paper.ATTACKS), settings, say)
@@ -80,8 +80,6 @@ def _title(table: str, quick: bool, changed: str) -> str:
         return f"{data}: QUICK, embedded images and three rounds; the numbers mean nothing"
     if changed:
         return f"{data}: NOT the paper's protocol, you changed {changed}; accuracy in %, variance in %²"
-    if table not in CHOSEN:
-        return f"{data}: the paper's one draw with usual settings, not calibrated yet; accuracy in %, variance in %²"
     return f"{data}: calibrated on the paper's one draw; average and worst accuracy in %, variance in %²"
 
 
