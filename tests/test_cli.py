@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 import fairmean
-from fairmean import data, starter
+from fairmean import cli, data, starter
 from fairmean.catalogue import CATALOGUE
 from fairmean.cli import main
 from fairmean.config import parse
@@ -577,3 +578,10 @@ def test_the_command_ends_quietly_when_its_reader_does():
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=env)
     os.close(write)
     assert "Traceback" not in done.stderr
+
+
+def test_a_warning_of_ours_is_one_line():
+    assert cli._in_one_line("few images", UserWarning, cli.__file__, 7) == "fairmean: few images\n"
+    assert "test_cli.py:7: UserWarning: odd" in cli._in_one_line("odd", UserWarning, __file__, 7)
+    assert main(["list", "attacks"]) == 0
+    assert warnings.formatwarning is cli._in_one_line

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -30,6 +31,7 @@ from fairmean.theory import advice, words
 from fairmean.theory.advice import SAMPLES, advise
 from fairmean.theory.certificate import certify
 
+_usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"
 _AGAIN = "run the same command again, with any number of ranks, to go on"
 _IMPORT = "a module that registers methods of your own"
@@ -40,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Under torchrun, all ranks end with the same code, and one of them says why.
     """
+    warnings.formatwarning = _in_one_line
     try:
         world = distributed.start()
     except Lost as lost:
@@ -47,6 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = _main(argv, world)
     world.leave(code)
     return code
+
+
+def _in_one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of ours without the place in the code that gave it; others as usual."""
+    ours = Path(filename).is_relative_to(Path(__file__).parent)
+    return f"fairmean: {message}\n" if ours else _usual(message, category, filename, lineno, line)
 
 
 def _main(argv: Sequence[str] | None, world: World) -> int:

@@ -17,7 +17,7 @@ from fairmean.engine.layers import linear_layers
 from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.stacked import Stack
 from fairmean.engine.vectorised import vectorises
-from fairmean.federation import build
+from fairmean.federation import Federation, build
 from fairmean.rounds import NO_ACCESS
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
@@ -168,6 +168,34 @@ def test_several_graphs_with_their_rules(federations, name, monkeypatch):
         assert part._inside == (name != "fedmgda+")
         plain, _ = simulate(federations[0], METHODS[name], 5, lr=lr, **options)
         assert (run.w - plain.w).norm() <= 1e-9 * plain.w.norm()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_step_in_two_ways_and_two_precisions(device):
+    """q-FFL by one weighted pass, and as H-nobs told f = 0 from every client's gradient: none is biased."""
+    random, clients, each = torch.Generator().manual_seed(0), 4, 256 if device == "cuda" else 12
+    x = torch.randn(clients * each, 3, 32, 32, generator=random).contiguous(memory_format=torch.channels_last)
+    y, bounds = torch.randint(0, 10, (len(x),), generator=random), np.arange(clients + 1) * each
+    none = np.array([], dtype=np.int64)
+    tests = (x[:clients], y[:clients], y[:clients], np.arange(clients + 1))
+    fed = Federation(x, y, y, bounds, np.ones(clients, bool), *tests, 10, none, none).to(device, torch.float32)
+
+    def step(rule, precision):
+        kwargs = {"dtype": torch.float32, "precision": PRECISIONS[precision], "lr": 0.1, "device": device}
+        one = simulate(fed, rule, 0, model="cnn", **kwargs)[0]
+        start = one.w.clone()
+        advance(Fleet([one]), 1)
+        return one.w - start
+
+    def near(found, right, error, bias):
+        assert (found - right).norm() <= error * right.norm()
+        assert abs(found @ right / (right @ right) - 1) <= bias
+
+    one_pass, by_client = method("qffl", q=0.5), method("h-nobs", q=0.5, f=0)
+    exact, mixed = step(one_pass, "float32"), step(one_pass, "bfloat16")
+    near(step(by_client, "float32"), exact, 1e-5, 1e-6)
+    near(step(by_client, "bfloat16"), mixed, 3e-2, 5e-3)
+    near(mixed, exact, 0.15, 1e-2)  # bfloat16 finds another maximum in some of the pooled squares
 
 
 @pytest.mark.parametrize("device", DEVICES)
