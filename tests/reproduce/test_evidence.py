@@ -181,6 +181,7 @@ def test_words_say_what_the_tables_say(stored):
         words.fill("{fashion-mnist: mean, worst, pairwise}: {fashion-mnist: S2}", found) == f"{mean.mean():.1f}: open"
     )
     assert words.fill("{fashion-mnist: fairmean ~ fedavg, worst, random}", found).partition(" ± ")[2]
+    assert words.fill(text.replace(" - ", " ± "), found).startswith(f"+{apart} ± ")
 
 
 def test_stars_count_methods_that_are_still_to_come(stored):

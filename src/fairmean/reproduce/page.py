@@ -88,14 +88,20 @@ def claims_page(evidence: Evidence) -> Iterator[str]:
         len({c for v in judged if (v.claim in QUESTIONS) == question for c in v.claim.comparisons})
         for question in (False, True)
     )
+    least = 2 * 0.5 ** len(evidence.seeds) * tested  # the smallest p that signed ranks can have
+    ranks = (
+        "*By signed ranks* (Wilcoxon's test instead, not registered) shows what a few unusual draws do to a verdict."
+        if least < 0.05
+        else f"(Signed ranks are no check here: with {len(evidence.seeds)} draws their smallest p is {least:.2f}.)"
+    )
     yield (
         f"P-values, and {_MARK} in the details, are corrected for the {tested} comparisons of all claims together, and "
-        f"for the {asked} of the questions on their own. The registered test is the paired t-test; *by signed ranks* "
-        "(Wilcoxon's test in its place, not registered) shows what a few unusual draws do to a verdict."
+        f"for the {asked} of the questions on their own. The registered test is the paired t-test. {ranks}"
     )
-    yield ""
-    yield "| | claim | verdict | by signed ranks | as claimed | of them significant | significantly against |"
-    yield "|---|---|---|---|---|---|---|"
+    heads = ["", "claim", "verdict", "by signed ranks", "as claimed", "of them significant", "significantly against"]
+    if least >= 0.05:
+        heads.remove("by signed ranks")
+    yield from ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for v in judged:
         if v.claim in QUESTIONS:
             continue
@@ -104,12 +110,13 @@ def claims_page(evidence: Evidence) -> Iterator[str]:
         against = sum(o.significant and not o.as_claimed for o in v.outcomes)
         missing = len(v.claim.comparisons) - len(v.outcomes)
         counts = f"{len(good)} of {len(v.outcomes)}{f' ({missing} not run)' if missing else ''} | {strong} | {against}"
-        yield f"| {v.claim.name} | {v.claim.text} | **{v.word}** | {by_ranks[v.claim.name]} | {counts} |"
+        words = f"**{v.word}** | {by_ranks[v.claim.name]}" if least < 0.05 else f"**{v.word}**"
+        yield f"| {v.claim.name} | {v.claim.text} | {words} | {counts} |"
     for v in judged:
         if not v.outcomes:
             continue
         question = v.claim in QUESTIONS
-        words = ("better", "worse") if question else ("as claimed", "against it")
+        signs = ("better", "worse") if question else ("as claimed", "against it")
         yield ""
         yield f"<details><summary>{v.claim.name}: {v.claim.text}</summary>"
         yield ""
@@ -117,7 +124,7 @@ def claims_page(evidence: Evidence) -> Iterator[str]:
         yield f"| | metric | attack | difference, 95 % CI | {draws} | p, corrected | |"
         yield "|---|---|---|---|---|---|---|"
         for o in v.outcomes:
-            yield _outcome(o, words)
+            yield _outcome(o, signs)
         yield ""
         yield "</details>"
 

@@ -5,6 +5,7 @@
 {fashion-mnist: fairmean-split > mean, worst, pairwise}        the same without its sign; its 95 % interval lies above 0
 {fashion-mnist: mean < fairmean-split, worst, pairwise}        the same the other way round
 {fashion-mnist: fairmean ~ mean, worst, none}                  a difference whose interval holds 0, with it: −0.1 ± 0.4
+{fashion-mnist: fairmean ± mean, worst, none}                  the same of any difference
 {map-fashion-mnist: …}                                         the same of the κ × τ map, whose methods are specs
 {fashion-mnist: P2}                                            a verdict: fails
 """
@@ -22,7 +23,7 @@ from fairmean.reproduce.evidence import Evidence
 from fairmean.reproduce.statistics import paired
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
-_PARTS = re.compile(r"(?P<dataset>\S+): (?P<x>\S+)(?: (?P<sign>[-<>~]) (?P<y>\S+))?, (?P<metric>\w+), (?P<attack>.+)")
+_PARTS = re.compile(r"(?P<dataset>\S+): (?P<x>\S+)(?: (?P<sign>[-<>~±]) (?P<y>\S+))?, (?P<metric>\w+), (?P<attack>.+)")
 
 
 def fill(text: str, found: Sequence[Evidence], mapped: Sequence[Evidence] = ()) -> str:
@@ -45,9 +46,10 @@ def fill(text: str, found: Sequence[Evidence], mapped: Sequence[Evidence] = ()) 
             return f"{np.nanmean(x):.1f}"
         d = paired(x, y)
         signed = f"{d.mean:+.1f}".replace("-", "−")
-        apart = {"-": True, ">": d.mean > d.half, "<": -d.mean > d.half, "~": abs(d.mean) <= d.half}
+        apart = {"-": True, ">": d.mean > d.half, "<": -d.mean > d.half, "~": abs(d.mean) <= d.half, "±": True}
         if not apart[parts["sign"]]:
             raise UserError(f"evidence.txt: '{field}' is not so: {signed} ± {d.half:.1f}")
-        return {"-": signed, "~": f"{signed} ± {d.half:.1f}"}.get(parts["sign"], signed[1:])
+        within = f"{signed} ± {d.half:.1f}"
+        return {"-": signed, "~": within, "±": within}.get(parts["sign"], signed[1:])
 
     return _FIELD.sub(number, text)
