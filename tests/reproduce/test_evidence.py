@@ -351,3 +351,13 @@ def test_every_method_has_the_same_draw():
             assert torch.equal(other.federation.test_y, runs[0].federation.test_y)
             assert (other.federation.regular == runs[0].federation.regular).all()
             assert torch.equal(other.w, runs[0].w)
+
+
+@pytest.mark.parametrize(("dataset", "they_can"), [("fashion-mnist", True), ("cifar10", False)])
+def test_signed_ranks_stand_where_they_can_tell(dataset, they_can):
+    lines = list(page.claims_page(evidence.read(ROOT / "results" / f"evidence-{dataset}.csv.gz", dataset)))
+    head = next(line for line in lines if "| verdict |" in line)
+    assert ("by signed ranks" in head) is they_can
+    rows = [line for line in lines if line.startswith(("| P", "| S"))]
+    assert len(rows) >= 11
+    assert {row.count("|") for row in rows} == {head.count("|")}
