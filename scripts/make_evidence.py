@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("dataset", choices=tuple(tuning.SETTINGS))
     parser.add_argument("more", nargs="*", metavar="key=value or PART")
     parser.add_argument("--methods")
+    parser.add_argument("--attacks", help="with run: only these")
     parser.add_argument("--seeds", help="as 1001-1020")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tuning", type=Path, help="settings of methods that were tuned just now, from this table")
@@ -101,7 +102,8 @@ def main() -> None:
             options: dict[str, Any] = {"seeds": seeds, "attacks": [THREE_POISONED]}
             records = evidence.run(a.dataset, methods or ["mean", "fedavg", "qffl", "fairmean"], **options, **settings)
         else:
-            records = evidence.run(a.dataset, methods, seeds=seeds, **settings)
+            attacks = a.attacks.split(",") if a.attacks else evidence.ATTACKS
+            records = evidence.run(a.dataset, methods, seeds=seeds, attacks=attacks, **settings)
         merge(file, a.dataset, records)
     print(
         f"{a.what} {a.dataset} {a.methods or 'all'}: {len(records)} runs in {time.time() - began:.1f} s → {file}",

@@ -57,6 +57,13 @@ def test_parts_of_the_evidence_are_merged(script, tmp_path, capsys):
     assert (results / "evidence-fashion-mnist.csv.gz").read_bytes() == before
 
 
+def test_some_attacks(script, tmp_path):
+    some = ["--methods", "mean", "--attacks", "none,pairwise", "--seeds", "1001"]
+    script("run", "fashion-mnist", *some, *part(tmp_path, "a"))
+    found = evidence.read(tmp_path / "a" / "evidence-fashion-mnist.csv.gz", "fashion-mnist")
+    assert [record["attack"] for record in found.records] == ["none", "pairwise"]
+
+
 def test_settings_are_not_mixed(script, tmp_path):
     script("run", "fashion-mnist", "--methods", "mean", "--seeds", "1001", *part(tmp_path, "a"))
     more = [word for word in part(tmp_path, "b") if word != "train.rounds=2"]
