@@ -181,6 +181,8 @@ def test_words_say_what_the_tables_say(stored):
         words.fill("{fashion-mnist: mean, worst, pairwise}: {fashion-mnist: S2}", found) == f"{mean.mean():.1f}: open"
     )
     assert words.fill("{fashion-mnist: fairmean ~ fedavg, worst, random}", found).partition(" ± ")[2]
+    with pytest.raises(UserError, match="is not so"):  # without its interval, a difference must be one
+        words.fill("{fashion-mnist: fairmean - fedavg, worst, random}", found)
     assert words.fill(text.replace(" - ", " ± "), found).startswith(f"+{apart} ± ")
 
 

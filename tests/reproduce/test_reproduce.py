@@ -11,7 +11,7 @@ import pytest
 from fairmean.cli import main
 from fairmean.config import gather, parse
 from fairmean.methods import named_methods
-from fairmean.reproduce import calibration, evidence, paper, render, tuning
+from fairmean.reproduce import calibration, command, evidence, paper, render, tuning
 from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row, distance, nearest
 from fairmean.study import plan
 
@@ -50,6 +50,8 @@ def test_table_2_quick(tmp_path, capsys):
 def test_table_1_quick(capsys):
     assert main(["reproduce", "table1", "--quick", "train.device=cpu", "train.rounds=1"]) == 0
     assert "Table 1, CIFAR-10: QUICK" in capsys.readouterr().out
+    assert ": H-nobs and q-FFL+CWTM not yet, the others calibrated" in command._title("table1", False, "")
+    assert "Fashion-MNIST: calibrated" in command._title("table2", False, "")
 
 
 def test_without_an_attack_a_defence_is_told_so(tmp_path):
@@ -113,7 +115,10 @@ def test_what_was_chosen_is_the_nearest_of_the_search(table):
     assert {row.spec for row in rows} == set(calibration.specs(table))
     for method, spec in CHOSEN[table].items():
         target = None if method in paper.TABLES[table] else "fairmean"
-        assert nearest(rows, table, method, target).spec == spec
+        found = nearest(rows, table, method, target)
+        assert found.spec == spec
+        far = distance(found, paper.TABLES[table][target or method])
+        assert math.isnan(far) is (method in calibration.NOT_CHOSEN[table])
 
 
 @pytest.mark.parametrize("dataset", evidence.TUNED)

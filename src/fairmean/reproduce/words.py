@@ -1,8 +1,8 @@
 """The evidence in words: numbers and verdicts are filled in from the tables, so that they cannot differ from them.
 
 {fashion-mnist: mean, worst, pairwise}                         a mean over draws: 71.2
-{fashion-mnist: fairmean-split - mean, worst, pairwise}        a mean difference: +7.8
-{fashion-mnist: fairmean-split > mean, worst, pairwise}        the same without its sign; its 95 % interval lies above 0
+{fashion-mnist: fairmean-split - mean, worst, pairwise}        a difference whose interval has no 0: +7.8
+{fashion-mnist: fairmean-split > mean, worst, pairwise}        the same without its sign, which is +
 {fashion-mnist: mean < fairmean-split, worst, pairwise}        the same the other way round
 {fashion-mnist: fairmean ~ mean, worst, none}                  a difference whose interval holds 0, with it: −0.1 ± 0.4
 {fashion-mnist: fairmean ± mean, worst, none}                  the same of any difference
@@ -46,7 +46,8 @@ def fill(text: str, found: Sequence[Evidence], mapped: Sequence[Evidence] = ()) 
             return f"{np.nanmean(x):.1f}"
         d = paired(x, y)
         signed = f"{d.mean:+.1f}".replace("-", "−")
-        apart = {"-": True, ">": d.mean > d.half, "<": -d.mean > d.half, "~": abs(d.mean) <= d.half, "±": True}
+        clear = abs(d.mean) > d.half
+        apart = {"-": clear, ">": clear and d.mean > 0, "<": clear and d.mean < 0, "~": not clear, "±": True}
         if not apart[parts["sign"]]:
             raise UserError(f"evidence.txt: '{field}' is not so: {signed} ± {d.half:.1f}")
         within = f"{signed} ± {d.half:.1f}"
