@@ -327,9 +327,9 @@ def test_the_claims_are_those_of_the_page_written_before():
 
 
 def test_precision_seeds_and_steps_are_as_registered():
-    others = dict.fromkeys(("cwtm", "median", "qffl+cwtm"), "tf32") | {"fedlf": "float32"}  # note 16 of the claims
+    wide = {"cwtm", "median", "qffl+cwtm"}
     for method in (*tuning.TUNING["fashion-mnist"], "fairmean-equal"):
-        assert tuning.precision(method, "fashion-mnist") == others.get(method, "bfloat16")
+        assert tuning.precision(method, "fashion-mnist") == ("tf32" if method in wide else "bfloat16")
         assert tuning.precision(method, "cifar10") == "bfloat16"
     assert list(evidence.DRAWS["fashion-mnist"]) == list(range(1001, 1021))
     assert list(evidence.DRAWS["cifar10"]) == list(range(1001, 1011))

@@ -216,7 +216,7 @@ class FedMDFG(GramRule):
 @register(
     "fedlf",
     reference="Pan et al. 2024",
-    when="FedMDFG for deep models, layer by layer, without the search. In float32: it diverges in bfloat16.",
+    when="FedMDFG for deep models, layer by layer, without the search.",
 )
 @dataclass(frozen=True)
 class FedLF(CoordinateRule):

@@ -54,6 +54,7 @@ TUNED: dict[str, dict[str, str]] = {
         "centered-clipping": "centered-clipping:train.lr=1.6",
         "lfighter": "lfighter:train.lr=0.2",
         "bant": "bant:train.lr=0.4",
+        "fedlf": "fedlf:train.lr=0.2",
         "fedmdfg": "fedmdfg:train.lr=0.05",
     },
     "cifar10": {

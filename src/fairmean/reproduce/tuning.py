@@ -69,13 +69,12 @@ STAGED = ("cifar10",)
 TRUSTING = ("bant",)
 """Run by themselves, so that the images their server owns are not missing from the others' validation data."""
 
-PRECISION = {"cwtm": "tf32", "median": "tf32", "qffl+cwtm": "tf32", "fedlf": "float32"}
-"""Of full-batch rules that sort messages coordinate by coordinate, and of FedLF, which diverges in bfloat16."""
+TF32 = ("cwtm", "median", "qffl+cwtm")
 
 
 def precision(method: str, dataset: str) -> str:
-    """bfloat16 but for those named above."""
-    return "bfloat16" if "train.batch" in SETTINGS[dataset] else PRECISION.get(method, "bfloat16")
+    """tf32 for full-batch rules that sort messages coordinate by coordinate, else bfloat16."""
+    return "tf32" if method in TF32 and "train.batch" not in SETTINGS[dataset] else "bfloat16"
 
 
 def validation(name: str) -> Dataset:
