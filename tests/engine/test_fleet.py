@@ -178,22 +178,24 @@ def test_one_step_in_two_ways_and_two_precisions(device):
     y, bounds = torch.randint(0, 10, (len(x),), generator=random), np.arange(clients + 1) * each
     none = np.array([], dtype=np.int64)
     tests = (x[:clients], y[:clients], y[:clients], np.arange(clients + 1))
-    fed = Federation(x, y, y, bounds, np.ones(clients, bool), *tests, 10, none, none).to(device, torch.float32)
+    fed = Federation(x, y, y, bounds, np.ones(clients, bool), *tests, 10, none, none)
 
     def step(rule, precision):
-        kwargs = {"dtype": torch.float32, "precision": PRECISIONS[precision], "lr": 0.1, "device": device}
-        one = simulate(fed, rule, 0, model="cnn", **kwargs)[0]
+        known = PRECISIONS[precision]
+        kwargs = {"dtype": known.dtype, "precision": known, "lr": 0.1, "device": device}
+        one = simulate(fed.to(device, known.dtype), rule, 0, model="cnn", **kwargs)[0]
         start = one.w.clone()
         advance(Fleet([one]), 1)
-        return one.w - start
+        return (one.w - start).double()
 
     def near(found, right, error, bias):
         assert (found - right).norm() <= error * right.norm()
         assert abs(found @ right / (right @ right) - 1) <= bias
 
     one_pass, by_client = method("qffl", q=0.5), method("h-nobs", q=0.5, f=0)
-    exact, mixed = step(one_pass, "float32"), step(one_pass, "bfloat16")
-    near(step(by_client, "float32"), exact, 1e-5, 1e-6)
+    # among millions of pooled squares even float32 finds another maximum in some: 1.5e-3 of a step on a GPU
+    exact, mixed = step(one_pass, "float64"), step(one_pass, "bfloat16")
+    near(step(by_client, "float64"), exact, 1e-10, 1e-12)
     near(step(by_client, "bfloat16"), mixed, 3e-2, 5e-3)
     near(mixed, exact, 0.15, 1e-2)  # bfloat16 finds another maximum in some of the pooled squares
 

@@ -80,9 +80,7 @@ def _title(table: str, quick: bool, changed: str) -> str:
         return f"{data}: QUICK, embedded images and three rounds; the numbers mean nothing"
     if changed:
         return f"{data}: NOT the paper's protocol, you changed {changed}; accuracy in %, variance in %²"
-    missing = " and ".join(render.NAMES[method] for method in calibration.NOT_CHOSEN[table])
-    data += f": {missing} not yet, the others" if missing else ":"
-    return f"{data} calibrated on the paper's one draw; average and worst accuracy in %, variance in %²"
+    return f"{data}: calibrated on the paper's one draw; average and worst accuracy in %, variance in %²"
 
 
 def _figure2(folder: Path, quick: bool, report: Report | None, say: Say, overrides: dict[str, Any]) -> list[Path]:
