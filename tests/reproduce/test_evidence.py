@@ -184,6 +184,14 @@ def test_words_say_what_the_tables_say(stored):
     with pytest.raises(UserError, match="is not so"):  # without its interval, a difference must be one
         words.fill("{fashion-mnist: fairmean - fedavg, worst, random}", found)
     assert words.fill(text.replace(" - ", " ± "), found).startswith(f"+{apart} ± ")
+    one, draw = split[2] - mean[2], found[0].seeds[2]
+    assert words.fill(f"{{fashion-mnist: mean < fairmean-split, worst, pairwise @ {draw}}}", found) == f"{one:.1f}"
+    assert words.fill(f"{{fashion-mnist: mean, worst, pairwise @ {draw}}}", found) == f"{mean[2]:.1f}"
+    with pytest.raises(UserError, match="is not so"):
+        words.fill(f"{{fashion-mnist: mean > fairmean-split, worst, pairwise @ {draw}}}", found)
+    with pytest.raises(UserError, match="was not run"):
+        words.fill("{fashion-mnist: mean, worst, pairwise @ 99}", found)
+    assert words.fill("{fashion-mnist: S2 significant}", found).endswith(" of 6")
 
 
 def test_stars_count_methods_that_are_still_to_come(stored):
@@ -226,14 +234,16 @@ def test_settings_say_how_they_were_chosen(stored, monkeypatch):
 
 
 def test_the_docs_are_what_the_stored_tables_say():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     stored = found, *_ = evidence_command.stored(ROOT / "results")
     assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page.page(*stored, "evidence")
     for one in found:
-        assert page.headline(one) in (ROOT / "README.md").read_text(encoding="utf-8")
+        assert page.headline(one) in readme
         assert {row["spec"] for row in one.records} <= set(evidence.specs(one.dataset).values())
         assert {row["dtype"] for row in one.records} <= {"bfloat16", "tf32"}
         counts = Counter((row["method"], row["attack"]) for row in one.records)
         assert set(counts.values()) == {len(evidence.DRAWS[one.dataset])}
+    assert f"(average {words.fill('{cifar10: fairmean-split ± mean, average, random}', found)}, at" in readme
 
 
 def test_the_map(stored):
