@@ -124,7 +124,7 @@ def _far(table: str, rows: list[Row], searched: list[Row]) -> Iterator[str]:
     yield "all 18 figures are." if not mine else f"{18 - len(mine)} of 18; not: {'; '.join(mine)}."
     yield f"{_variances(table, rows)} What is further away, of the others too, and why:"
     yield ""
-    for method, reason in REASONS[table].items():
+    for method in paper.TABLES[table]:
         lines = [line.split(", ", 1)[1] for line in far_cells if line.split(",")[0] == render.NAMES[method]]
         cells = [row.cells["pairwise"] for row in searched if row.method == method]
         worst = [worst for _, _, worst in cells if not math.isnan(worst)]
@@ -132,7 +132,7 @@ def _far(table: str, rows: list[Row], searched: list[Row]) -> Iterator[str]:
             f"Over the grid, the worst accuracy under pairwise flips goes from {min(worst):.1f} to {max(worst):.1f}."
         )
         if lines:
-            yield f"- {render.NAMES[method]}: {'; '.join(lines)}. {reason} {spread}"
+            yield f"- {render.NAMES[method]}: {'; '.join(lines)}. {REASONS[table].get(method, 'Why is not known.')} {spread}"
 
 
 def _orderings(table: str, rows: list[Row]) -> Iterator[str]:

@@ -215,9 +215,41 @@ def test_validation_data_are_training_samples_held_out(monkeypatch):
     assert len(part.train_y) == len(whole.train_y) - 1000
 
 
-def test_the_page_is_what_the_search_gave():
-    root = RESULTS.parent
-    spec = importlib.util.spec_from_file_location("make_reproduction", root / "scripts" / "make_reproduction.py")
+@pytest.fixture(scope="module")
+def script():
+    file = RESULTS.parent / "scripts" / "make_reproduction.py"
+    spec = importlib.util.spec_from_file_location("make_reproduction", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (root / "docs" / "reproduction.md").read_text(encoding="utf-8") == module.page()
+    return module
+
+
+def test_the_page_is_what_the_search_gave(script):
+    assert (RESULTS.parent / "docs" / "reproduction.md").read_text(encoding="utf-8") == script.page()
+
+
+def test_the_reasons_of_table_1_are_what_the_search_gave(script):
+    rows = calibration.read(RESULTS / "calibration-table1.csv")
+    reasons, theirs = script.REASONS["table1"], paper.TABLES["table1"]
+
+    def figures(method, attack, metric, where=""):
+        cells = [row.cells[attack][metric] for row in rows if row.method == method and where in row.spec]
+        return [value for value in cells if not math.isnan(value)]
+
+    near = [row for row in rows if row.method == "qffl" and abs(row.cells["none"][0] - theirs["qffl"][0][0]) <= 3]
+    assert f"{math.floor(10 * min(row.cells['pairwise'][2] for row in near)) / 10} or better" in reasons["qffl"]
+    falls = [row.cells["none"][0] - row.cells["random_class"][0] for row in rows if row.method == "fedmgda+"]
+    assert f"ours falls by {min(falls):.1f} to {max(falls):.1f}" in reasons["fedmgda+"]
+    clean, random, pairwise = (cell[0] for cell in theirs["fedmgda+"])
+    assert f"falls by {clean - random:.1f} points" in reasons["fedmgda+"]
+    assert f"by {clean - pairwise:.1f} under pairwise" in reasons["fedmgda+"]
+    weak, some, strong = (
+        [v for q in which for v in figures("h-nobs", "pairwise", 2, f"q={q}:")]
+        for which in ((0.1, 0.2), (0.5,), (1.0,))
+    )
+    assert f"{min(weak):.1f} or better" in reasons["h-nobs"]
+    assert f"{min(some):.1f} to {max(some):.1f}" in reasons["h-nobs"]
+    assert f"{max(strong):.1f} or worse" in reasons["h-nobs"]
+    average, worst = figures("qffl+cwtm", "random_class", 0), figures("adafed", "random_class", 2)
+    assert f"{min(average):.1f} to {max(average):.1f}" in reasons["qffl+cwtm"]
+    assert f"{min(worst):.1f} to {max(worst):.1f}" in reasons["adafed"]
