@@ -25,7 +25,8 @@ def min_norm(
 ) -> Tensor:
     """λ minimising λᵀMλ with Σλ = 1, lower ≤ λ ≤ upper (default 0 and 1) and, if given, at_least·λ ≥ 0.
 
-    M may be singular: proximal steps λ ← argmin λᵀMλ + ρ‖λ − λ_old‖² are repeated until the duality gap closes.
+    M may be singular: proximal steps λ ← argmin λᵀMλ + ρ‖λ − λ_old‖² are repeated until the duality gap closes; ρ grows
+    where the solver cannot tell M + ρI from a singular matrix.
     """
     n, like, M = len(M), M, M.cpu()
     if not bool(M.isfinite().all()):  # a diverging run: let its loss say so
@@ -41,9 +42,13 @@ def min_norm(
     if extra is not None:
         extra = extra / max(np.abs(extra).max(), 1e-300)
     start = _feasible(low, high)
-    best, best_gap, x = start, np.inf, start / c
+    best, best_gap, x, rho = start, np.inf, start / c, _PROXIMAL
     for _ in range(_ROUNDS):
-        x, multiplier = _solve(H + _PROXIMAL * np.eye(n), -_PROXIMAL * x, c, low / c, high / c, extra)
+        while (found := _solve(H + rho * np.eye(n), -rho * x, c, low / c, high / c, extra)) is None:
+            rho *= 100
+            if rho > 1:
+                raise ArithmeticError(f"least-norm problem with {n} messages: the solver gave up")
+        x, multiplier = found
         gap = duality_gap(H, x, c, low, high, extra, multiplier)
         if gap >= best_gap:
             break
@@ -62,8 +67,8 @@ def _feasible(low: Array, high: Array) -> Array:
     return np.asarray(low + room * ((1 - low.sum()) / max(room.sum(), 1e-300)))
 
 
-def _solve(H: Array, f: Array, c: Array, low: Array, high: Array, extra: Array | None) -> tuple[Array, float]:
-    """(x, multiplier of extra·x ≥ 0) of min ½xᵀHx + f·x, c·x = 1, low ≤ x ≤ high."""
+def _solve(H: Array, f: Array, c: Array, low: Array, high: Array, extra: Array | None) -> tuple[Array, float] | None:
+    """(x, multiplier of extra·x ≥ 0) of min ½xᵀHx + f·x, c·x = 1, low ≤ x ≤ high; None: the solver gave up."""
     try:
         import daqp
     except ImportError:
@@ -77,7 +82,7 @@ def _solve(H: Array, f: Array, c: Array, low: Array, high: Array, extra: Array |
     answer: Any = daqp.solve(H, f, np.array(rows), upper, lower, sense, primal_tol=1e-13)
     x, _, flag, info = answer
     if flag < 1:
-        raise ArithmeticError(f"least-norm problem with {n} clients: the solver gave up (exit flag {flag})")
+        return None
     return np.clip(x, low, high), 0.0 if extra is None else abs(float(info["lam"][n + 1]))
 
 
