@@ -274,6 +274,11 @@ def test_min_norm_is_optimal(n, d, seed, epsilon):
         assert literal.box_min_norm_gap(G, weights, lower.numpy(), upper.numpy()) <= 1e-9 * scale
 
 
+def test_a_least_norm_problem_without_a_feasible_point_is_said():
+    with pytest.raises(ArithmeticError, match="least-norm problem with 3 messages"):
+        min_norm(torch.eye(3, dtype=torch.float64), at_least=torch.full((3,), -1.0, dtype=torch.float64))
+
+
 def test_fedmgda_limits():
     G, f, m, h = draw(8, 30, 1)
     U = G / np.linalg.norm(G, axis=1, keepdims=True)

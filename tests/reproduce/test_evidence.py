@@ -189,6 +189,8 @@ def test_words_say_what_the_tables_say(stored):
     assert words.fill(f"{{fashion-mnist: mean, worst, pairwise @ {draw}}}", found) == f"{mean[2]:.1f}"
     with pytest.raises(UserError, match="is not so"):
         words.fill(f"{{fashion-mnist: mean > fairmean-split, worst, pairwise @ {draw}}}", found)
+    with pytest.raises(UserError, match="is not so"):  # one draw has no interval
+        words.fill(f"{{fashion-mnist: mean ± fairmean-split, worst, pairwise @ {draw}}}", found)
     with pytest.raises(UserError, match="was not run"):
         words.fill("{fashion-mnist: mean, worst, pairwise @ 99}", found)
     assert words.fill("{fashion-mnist: S2 significant}", found).endswith(" of 6")

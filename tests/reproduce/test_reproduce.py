@@ -50,6 +50,7 @@ def test_table_2_quick(tmp_path, capsys):
 def test_table_1_quick(capsys):
     assert main(["reproduce", "table1", "--quick", "train.device=cpu", "train.rounds=1"]) == 0
     assert "Table 1, CIFAR-10: QUICK" in capsys.readouterr().out
+    assert "CIFAR-10: calibrated" in command._title("table1", False, "")
     assert "Fashion-MNIST: calibrated" in command._title("table2", False, "")
 
 

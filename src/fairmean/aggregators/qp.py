@@ -46,7 +46,7 @@ def min_norm(
     for _ in range(_ROUNDS):
         while (found := _solve(H + rho * np.eye(n), -rho * x, c, low / c, high / c, extra)) is None:
             rho *= 100
-            if rho > 1:
+            if rho > 1:  # nothing is feasible
                 raise ArithmeticError(f"least-norm problem with {n} messages: the solver gave up")
         x, multiplier = found
         gap = duality_gap(H, x, c, low, high, extra, multiplier)

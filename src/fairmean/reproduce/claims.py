@@ -149,6 +149,11 @@ class Verdict:
     outcomes: tuple[Outcome, ...]
     word: str
 
+    @property
+    def borne_out(self) -> int:
+        """How many comparisons are as claimed, significantly."""
+        return sum(o.as_claimed and o.significant for o in self.outcomes)
+
 
 def judge(claims: Sequence[Claim], values: Values, ranks: bool = False) -> list[Verdict]:
     """These claims of one data set, their p-values (of the t-test, or of signed ranks) corrected together.

@@ -106,10 +106,11 @@ def claims_page(evidence: Evidence) -> Iterator[str]:
         if v.claim in QUESTIONS:
             continue
         good = [o for o in v.outcomes if o.as_claimed]
-        strong = sum(o.significant for o in good)
         against = sum(o.significant and not o.as_claimed for o in v.outcomes)
         missing = len(v.claim.comparisons) - len(v.outcomes)
-        counts = f"{len(good)} of {len(v.outcomes)}{f' ({missing} not run)' if missing else ''} | {strong} | {against}"
+        counts = (
+            f"{len(good)} of {len(v.outcomes)}{f' ({missing} not run)' if missing else ''} | {v.borne_out} | {against}"
+        )
         words = f"**{v.word}** | {by_ranks[v.claim.name]}" if least < 0.05 else f"**{v.word}**"
         yield f"| {v.claim.name} | {v.claim.text} | {words} | {counts} |"
     for v in judged:

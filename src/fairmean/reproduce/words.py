@@ -37,9 +37,8 @@ def fill(text: str, found: Sequence[Evidence], mapped: Sequence[Evidence] = ()) 
     judged = {}
     for one in found:
         for v in verdicts(one):
-            sure = sum(o.significant and o.as_claimed for o in v.outcomes)
             judged[one.dataset, v.claim.name] = v.word
-            judged[one.dataset, f"{v.claim.name} significant"] = f"{sure} of {len(v.claim.comparisons)}"
+            judged[one.dataset, f"{v.claim.name} significant"] = f"{v.borne_out} of {len(v.claim.comparisons)}"
 
     def number(match: re.Match[str]) -> str:
         field = match[1]
@@ -60,7 +59,13 @@ def fill(text: str, found: Sequence[Evidence], mapped: Sequence[Evidence] = ()) 
         d = paired(x, y)
         signed = f"{d.mean:+.1f}".replace("-", "−")
         clear = bool(parts["draw"]) or abs(d.mean) > d.half  # one draw is what it is
-        apart = {"-": clear, ">": clear and d.mean > 0, "<": clear and d.mean < 0, "~": not clear, "±": True}
+        apart = {
+            "-": clear,
+            ">": clear and d.mean > 0,
+            "<": clear and d.mean < 0,
+            "~": not clear,
+            "±": not parts["draw"],
+        }
         if not apart[parts["sign"]]:
             raise UserError(f"evidence.txt: '{field}' is not so: {signed} ± {d.half:.1f}")
         within = f"{signed} ± {d.half:.1f}"
