@@ -224,11 +224,11 @@ BAD_COMPARISONS = {
 
 @pytest.mark.parametrize(("arguments", "says"), [(a, s) for a, *s in BAD_COMPARISONS.values()], ids=BAD_COMPARISONS)
 def test_bad_comparison(arguments, says, capsys, here, monkeypatch):
-    def ran(config, report=None):
+    def ran(config, report, sources):
         raise AssertionError(f"a run was started with {config}")
 
     if "all 10 clients" not in says:  # that one shows when the clients are built
-        monkeypatch.setattr("fairmean.study.run_config", ran)
+        monkeypatch.setattr("fairmean.study.run_to_an_end", ran)
     refused(capsys, here, ["compare", *QUICK, *arguments], *says)
 
 

@@ -16,7 +16,8 @@ from fairmean.cli import main
 from fairmean.config import parse
 from fairmean.errors import UserError
 from fairmean.metrics import METRICS
-from fairmean.study import Cell, Comparison, compare, plan, spec, t_quantile
+from fairmean.statistics import t_quantile
+from fairmean.study import Cell, Comparison, compare, plan, spec
 
 QUICK = ["train.rounds=3", "model.name=linear", "train.device=cpu"]
 
@@ -228,8 +229,14 @@ def test_columns_stay_apart(capsys, own):
 
 
 def comparison_of(values):
-    """A comparison of methods whose every metric under one attack is given, by seed."""
-    cells = {(name, "none"): Cell({metric: np.array(each) for metric in METRICS}) for name, each in values.items()}
+    """A comparison of methods whose every metric under one attack is given, by seed; NaN is a run that diverged."""
+    cells = {
+        (name, "none"): Cell(
+            {metric: np.array(each) for metric in METRICS},
+            ["diverged" if math.isnan(value) else "finished" for value in each],
+        )
+        for name, each in values.items()
+    }
     seeds = list(range(1, 1 + len(next(iter(values.values())))))
     return Comparison(parse({}), list(values), ["none"], seeds, cells, Path("runs/x"))
 
@@ -247,8 +254,21 @@ def test_a_best_value_of_zero_is_marked():
 
 
 def test_a_diverged_cell_says_so():
-    text = tables.comparison(comparison_of({"mean": [50.0, 60.0], "b": [70.0, math.nan]}), colour=False)
+    text = tables.comparison(comparison_of({"mean": [50.0, 60.0], "b": [math.nan, math.nan]}), colour=False)
     assert text.count("diverged") == 6  # three metrics, and three differences to mean
+    assert "nan" not in text
+
+
+def test_a_diverged_seed_is_told_apart_from_its_cell():
+    """One seed of three diverged: the others are shown, with their interval and a mark, and never as the best."""
+    values = {"mean": [50.0, 60.0, 70.0], "b": [80.0, math.nan, 90.0]}
+    text = tables.comparison(comparison_of(values), colour=False)
+    lines = text.splitlines()
+    half = f"±{t_quantile(0.95, 1) * np.std([80, 90], ddof=1) / math.sqrt(2):.2g}"
+    assert lines[4].split() == ["b", *[f"85.00{half}†"] * 3]
+    assert lines[3].split()[1].endswith("*")
+    assert "† b · none: 1 of 3 seeds diverged; the others are shown" in text
+    assert f"+25.00±{t_quantile(0.95, 1) * np.std([30, 20], ddof=1) / math.sqrt(2):.2g}†" in text  # paired: seeds 1, 3
     assert "nan" not in text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import re
 import sys
 import warnings
@@ -19,26 +20,29 @@ from fairmean.config import gather, literal, parse, to_toml
 from fairmean.data.store import folder as cache_folder
 from fairmean.distributed import ALONE, LOST, Lost, World
 from fairmean.errors import Busy, Diverged, UserError
-from fairmean.experiment import build_simulator, folder_of, resolve, run_config
+from fairmean.experiment import build_simulator, run_resolved
+from fairmean.identity import Sources, folder_of, resolve
 from fairmean.importing import import_module
 from fairmean.methods import named_methods
-from fairmean.progress import Live
+from fairmean.progress import Live, Terminated
 from fairmean.reproduce import command as reproduce
 from fairmean.reproduce import evidence, evidence_command
 from fairmean.runfolder import to_json
-from fairmean.study import Comparison, compare, plan, spread
+from fairmean.study import MOST_RUNS, Comparison, compare, plan, resolved, spread
 from fairmean.theory import advice, words
 from fairmean.theory.advice import SAMPLES, advise
 from fairmean.theory.certificate import certify
 
 _usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"
+_TERMINATED = "told to end (SIGTERM); the same command continues where it stopped"
 _AGAIN = "run the same command again, with any number of ranks, to go on"
 _IMPORT = "a module that registers methods of your own"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 1 diverged or a check broken, 2 bad input, 3 run in use, 4 a rank was lost, 130 interrupted.
+    """Exit codes: 0 done, 1 diverged, a check broken, a part of a comparison failed or the output could not be written,
+    2 bad input, 3 run in use, 4 a rank was lost, 130 interrupted, 143 told to end by SIGTERM.
 
     Under torchrun, all ranks end with the same code, and one of them says why.
     """
@@ -48,8 +52,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Lost as lost:
         return _fail(f"the ranks did not find each other: {lost}", LOST)
     code = _main(argv, world)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go_of_output()
+    except OSError as error:
+        _let_go_of_output()
+        code = _fail(
+            f"the output could not be written ({error.strerror}); send it somewhere with room", code or 1, world
+        )
     world.leave(code)
     return code
+
+
+def _let_go_of_output() -> None:
+    """Nobody reads what is printed any more: Python would say so once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _in_one_line(
@@ -77,6 +95,9 @@ def _main(argv: Sequence[str] | None, world: World) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     arguments, more = parser.parse_known_args(argv)
+    for option in ("--seeds", "--methods", "--attacks"):
+        if arguments.verb == "run" and any(word.split("=")[0] == option for word in more):
+            parser.error(f"{option} belongs to 'fairmean compare', which runs several; 'fairmean run' is one run")
     if more and (not hasattr(arguments, "settings") or any(word.startswith("-") for word in more)):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     if more:  # settings may also stand after options
@@ -90,23 +111,26 @@ def _call(arguments: argparse.Namespace, world: World) -> int:
         for module in getattr(arguments, "modules", []):
             import_module(module)
         if arguments.call in (_run, _compare):
-            arguments.call(arguments, world)
-        else:
-            return arguments.call(arguments) or 0
+            return arguments.call(arguments, world) or 0
+        return arguments.call(arguments) or 0
     except UserError as error:
         return _fail(str(error), 2, world)
     except Diverged as error:
         return _fail(str(error), 1, world)
     except Busy as error:
         return _fail(str(error), 3, world)
+    except Terminated:
+        return _fail(_TERMINATED, 143, world)
     except KeyboardInterrupt:
         return _lost(Lost("torchrun stops the others"), world) if world.terminated else _fail(_INTERRUPTED, 130, world)
     except Lost as lost:
         return _lost(lost, world)
     except BrokenPipeError:
-        sys.stderr.close()
         return 0
-    return 0
+    except OSError as error:
+        if error.filename is None:  # the output, which main flushes and tells of
+            return 0
+        return _fail(f"'{error.filename}': {error.strerror}; look at its place and its rights", 2, world)
 
 
 def _fail(message: str, code: int, world: World = ALONE) -> int:
@@ -224,9 +248,10 @@ def _run(arguments: argparse.Namespace, world: World) -> None:
     tree = gather(*_settings(arguments.settings))
     if "grid" in tree:
         raise UserError("this config has a [grid]: it is a comparison; use 'fairmean compare' with it")
-    config = resolve(parse(tree))
+    sources = Sources()
+    config = resolve(parse(tree), sources)
     if arguments.dry_run:
-        simulator = build_simulator(config)
+        simulator = build_simulator(config, sources=sources)
         print(to_toml(config))
         sizes = simulator.federation.sizes
         print(
@@ -234,7 +259,7 @@ def _run(arguments: argparse.Namespace, world: World) -> None:
         )
         return
     with Live(arguments.quiet or arguments.json or world.rank > 0) as live:
-        result = run_config(config, live.run, world)
+        result = run_resolved(config, live.run, world, sources)
     if world.rank:
         return
     if arguments.json:
@@ -243,36 +268,42 @@ def _run(arguments: argparse.Namespace, world: World) -> None:
         print(tables.run(result))
 
 
-def _compare(arguments: argparse.Namespace, world: World) -> None:
+def _compare(arguments: argparse.Namespace, world: World) -> int:
     source, overrides = _settings(arguments.settings)
-    lists = {
-        "methods": list(named_methods()) if arguments.methods == "all" else _split(arguments.methods),
-        "attacks": _split(arguments.attacks),
+    everything = arguments.methods == "all"
+    lists: dict[str, Any] = {
+        "methods": list(named_methods())
+        if everything
+        else _split("--methods", arguments.methods, "mean,fairmean:kappa=4"),
+        "attacks": _split("--attacks", arguments.attacks, "none,pairwise:rho=0.5"),
         "seeds": _numbers(arguments.seeds),
     }
     if arguments.dry_run:
-        for method, attack, config in plan(source, overrides, **lists):  # type: ignore[arg-type]
-            print(f"{folder_of(resolve(config))}  {method} · {attack} · seed {config.seed}")
-        return
+        for method, attack, config in resolved(plan(source, overrides, **lists), Sources()):
+            print(f"{folder_of(config)}  {method} · {attack} · seed {config.seed}")
+        return 0
     with Live(arguments.quiet or arguments.json or world.rank > 0) as live:
         if world.size > 1:
-            spread(plan(source, overrides, **lists), world, live.study, arguments.together)  # type: ignore[arg-type]
+            spread(plan(source, overrides, **lists), world, live.study, arguments.together)
         if world.rank:
-            return
-        result = compare(source, report=live.study, together=arguments.together, **lists, **overrides)  # type: ignore[arg-type]
+            return 0
+        result = compare(source, report=live.study, together=arguments.together, **lists, **overrides)
     print(to_json(result.records) if arguments.json else _compared(result))
+    for line in result.failures:
+        _fail(line, 1)
+    return 1 if result.failures else 0
 
 
 def _compared(result: Comparison) -> str:
     return "\n".join([tables.headline(result.config), tables.comparison(result), tables.footer(result)])
 
 
-def _split(text: str | None) -> list[str] | None:
+def _split(option: str, text: str | None, example: str) -> list[str] | None:
     if text is None:
         return None
     parts = [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]  # not inside [8,9]
     if not parts:
-        raise UserError(f"'{text}' names nothing; write a list such as mean,fairmean:kappa=4")
+        raise UserError(f"{option} '{text}': names nothing; write a list such as {example}")
     return parts
 
 
@@ -283,10 +314,16 @@ def _numbers(text: str | None) -> list[int] | None:
     try:
         for part in text.split(","):
             first, dash, last = part.partition("-")
-            more = range(int(first), int(last) + 1) if dash else [int(first)]
+            more = range(int(first), int(last) + 1) if dash else range(int(first), int(first) + 1)
             if not more:
                 raise ValueError
+            if more[-1] - more[0] >= MOST_RUNS or len(numbers) + len(more) > MOST_RUNS:
+                raise UserError(
+                    f"--seeds {text}: these are more than the {MOST_RUNS:,} runs that are planned at a time"
+                )
             numbers += more
+    except UserError:
+        raise
     except ValueError:
         raise UserError(f"--seeds {text}: write whole numbers, as 1,2,3 or 1-5") from None
     return numbers
@@ -334,7 +371,7 @@ def _reproduce(arguments: argparse.Namespace) -> None:
         evidence_command.publish(tables, Path("docs"))
         return
     if arguments.what == "evidence":
-        some = _split(arguments.methods), _split(arguments.attacks)
+        some = _split("--methods", arguments.methods, "mean,fairmean"), _split("--attacks", arguments.attacks, "none")
         chosen = tables, arguments.data, arguments.draw, *some, out
         with Live(arguments.quiet) as live:
             evidence_command.draw_again(*chosen, overrides, live.study)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -13,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from fairmean._version import __version__
 from fairmean.aggregators import AGGREGATORS
 from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.engine.precision import PRECISIONS
-from fairmean.errors import UserError, unknown
+from fairmean.errors import UserError, nearest, unknown
 from fairmean.hyper import at_least, within
+from fairmean.identity import run_hash
 from fairmean.methods import compose, decompose, named_methods
 from fairmean.rounds import Method
 from fairmean.scales import SCALES
@@ -29,7 +28,8 @@ from fairmean.scales import SCALES
 class DataConfig:
     """``name``: a known data set, a .npz, a folder, or module:function; ``path``: where its files already are.
 
-    ``sha256`` (of your own file, folder or module, filled in when left out) ties a run to the content it was made with.
+    ``sha256`` (of your own file or folder, or of what your function returned; filled in when left out) ties a run to
+    the content it was made with.
     ``trust``: clean test samples that the server owns, left out of every client's test data; 0: as the method needs.
     """
 
@@ -93,7 +93,10 @@ class AttackConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """``mlp``, ``cnn``, ``linear``, ``auto`` (the paper's model for the data) or module:factory."""
+    """``mlp``, ``cnn``, ``linear``, ``auto`` (the paper's model for the data) or module:factory.
+
+    ``sha256``: of the source of your own model, filled in when left out.
+    """
 
     name: str = "auto"
     sha256: str | None = None
@@ -101,12 +104,16 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """A name, or a scale and an aggregator (and pre-aggregations); the rest are the method's own hyper-parameters."""
+    """A name, or a scale and an aggregator (and pre-aggregations); the rest are the method's own hyper-parameters.
+
+    ``sha256``: of the source of rules of your own, filled in when left out.
+    """
 
     name: str = "fairmean"
     scale: str | None = None
     aggregator: str | None = None
     pre: str | list[str] | None = None
+    sha256: str | None = None
     hyper: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -223,10 +230,9 @@ class Config:
         """Identity of the run: everything but where its results go."""
         tree = {key: value for key, value in self.to_dict().items() if key != "run"}
         tree["run"] = {"eval_every": self.run.eval_every}
-        tree["fairmean"] = __version__
         if not self.theory:
             del tree["theory"]
-        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]
+        return run_hash(tree)
 
 
 _PLAIN = {"seed": "int", "theory": "bool"}
@@ -240,9 +246,10 @@ def parse(tree: Mapping[str, Any]) -> Config:
         if key in _PLAIN:
             values[key] = _value(key, value, _PLAIN[key])
         elif key not in _SECTIONS:
-            raise unknown("config key", key, [*_SECTIONS, *_PLAIN])
+            raise unknown_key(key)
         elif not isinstance(value, Mapping):
-            raise UserError(f"{key} = {value!r}: is a section; set {key}.name or another key of it")
+            example = next(iter(_keys(key)))
+            raise UserError(f"{key} = {value!r}: {key} is a section; set one of its keys, such as {key}.{example}")
         else:
             values[key] = _section(key, value)
     config = Config(**values)
@@ -256,9 +263,28 @@ def parse(tree: Mapping[str, Any]) -> Config:
     )
 
 
+def _keys(section: str) -> dict[str, Any]:
+    """The keys of a section and their types, hyper-parameters of methods left out."""
+    cls: Any = _SECTIONS[section]
+    return {f.name: f.type for f in dataclasses.fields(cls) if f.name != "hyper"}
+
+
+def unknown_key(key: str) -> UserError:
+    """The error for a key that is not at the top of a config: it may belong into a section."""
+    homes = [f"{section}.{key}" for section in _SECTIONS if key in _keys(section)]
+    if homes:
+        return UserError(f"unknown config key '{key}': did you mean '{homes[0]}'?")
+    if nearest(key, [*_SECTIONS, *_PLAIN]) is None:
+        below = {inner: f"{section}.{inner}" for section in _SECTIONS for inner in _keys(section)}
+        near = nearest(key, below)
+        if near is not None:
+            return UserError(f"unknown config key '{key}': did you mean '{below[near]}'?")
+    return unknown("config key", key, [*_SECTIONS, *_PLAIN])
+
+
 def _section(name: str, values: Mapping[str, Any]) -> Any:
     cls: Any = _SECTIONS[name]
-    fields = {f.name: f.type for f in dataclasses.fields(cls) if f.name != "hyper"}
+    fields = _keys(name)
     known = {key: _value(f"{name}.{key}", value, fields[key]) for key, value in values.items() if key in fields}
     rest = {key: value for key, value in values.items() if key not in fields}
     if name == "method":
@@ -273,6 +299,8 @@ def _value(key: str, value: Any, wanted: Any) -> Any:
     kinds = [kind.strip() for kind in str(wanted).split("|")]
     if isinstance(value, np.generic):
         value = value.item()
+    if value is None and "None" in kinds:
+        return None
     if type(value).__name__ in kinds:
         return value
     if type(value) is int and "float" in kinds:
@@ -319,12 +347,15 @@ def assign(tree: dict[str, Any], key: str, value: Any) -> None:
 def read(path: str | Path) -> dict[str, Any]:
     """A TOML file as nested values."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # also with a byte-order mark
     except FileNotFoundError:
-        raise UserError(f"config '{path}': no such file; 'fairmean new {path}' writes a starter") from None
+        raise UserError(f"config '{path}': there is no such file; 'fairmean new {path}' writes a starter") from None
     except OSError as error:
         raise UserError(f"config '{path}': cannot be read ({error.strerror})") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        remedy = f"; to use it as data, write data.name={path}" if Path(path).suffix in (".npz", ".npy") else ""
+        raise UserError(f"config '{path}': is not TOML, which is text in UTF-8{remedy}") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"config '{path}': is not TOML ({error})") from None
 
 

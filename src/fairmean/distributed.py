@@ -24,20 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairmean.errors import UserError
+from fairmean.errors import Lost, UserError
 
 T = TypeVar("T")
 Index = NDArray[np.int64]
 LOST = 4
 _TIMEOUT = 600.0
 _GRACE = 3.0  # seconds that ranks have to say that they live; torchrun kills them after 30
-
-
-class Lost(RuntimeError):
-    """The other ranks cannot be reached. ``kept``: what can be resumed, as far as it is known."""
-
-    kept = "run folders keep their last checkpoints"
-    place = ""
 
 
 def borders(sizes: Index, ranks: int) -> Index:

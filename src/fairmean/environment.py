@@ -35,12 +35,18 @@ def environment(simulator: Simulator) -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str | None:
-    """The commit of the source tree, where there is one."""
-    here = Path(__file__).parent
+    """The commit of fairmean's source tree; None where this file is not tracked there, as inside a project's .venv."""
+    here = Path(__file__)
+    if _git("ls-files", "--error-unmatch", here.name) is None:
+        return None
+    return _git("describe", "--always", "--dirty")
+
+
+def _git(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=here,
+            ["git", *arguments],
+            cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
             timeout=10,

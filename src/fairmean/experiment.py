@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from fairmean import data, federation, models
 from fairmean.config import Config, gather, parse
-from fairmean.data import own
 from fairmean.distributed import ALONE, World, check_device
 from fairmean.engine import Simulator, Training
 from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.simulator import memory
-from fairmean.errors import Diverged, UserError
+from fairmean.errors import Diverged, Lost, UserCodeError, UserError
 from fairmean.federation import Federation
-from fairmean.importing import source_digest
+from fairmean.identity import Sources, folder_of, resolve
+from fairmean.importing import failure, frame_in
 from fairmean.recorder import Follower, Recorder, Report
 from fairmean.runfolder import CLIENTS, RunFolder
 
@@ -62,35 +62,10 @@ def run(
     return run_config(parse(gather(config, overrides)), report)
 
 
-def resolve(config: Config) -> Config:
-    """Fill in what depends on the machine or on other keys, so that the config says what was really run."""
-    device = config.train.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise UserError(f"train.device = '{device}': no such device; use cpu, cuda or auto") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise UserError("train.device = 'cuda': torch sees no CUDA device here; use train.device=cpu")
-    seed = config.seed if config.partition.seed is None else config.partition.seed
-    sha256 = own.digest(config.data.name)
-    if config.data.sha256 not in (None, sha256):
-        raise UserError(f"data '{config.data.name}': its content (sha256 {sha256}) is not data.sha256 of the config")
-    return replace(
-        config,
-        train=replace(config.train, device=device),
-        partition=replace(config.partition, seed=seed),
-        data=replace(config.data, sha256=sha256),
-        model=replace(config.model, sha256=source_digest(config.model.name)),
-    )
-
-
 def build_federation(config: Config, loaded: data.Dataset | None = None, like: Federation | None = None) -> Federation:
     """The clients and their data; ``loaded`` and ``like`` save work when there are many runs on the same data."""
     part, attack = config.partition, config.attack
-    poisoned = federation.poisoned_clients(part.clients, attack.clients, attack.fraction, attack.pick, config.seed)
-    loaded = loaded or data.load(config.data.name, config.data.path)
+    loaded = loaded or Sources().dataset(config.data.name, config.data.path)
     trust = config.data.trust or (TRUST if "trust" in config.method.build().aggregator.requires else 0)
     return federation.build(
         loaded,
@@ -100,7 +75,7 @@ def build_federation(config: Config, loaded: data.Dataset | None = None, like: F
         partition_seed=config.seed if part.seed is None else part.seed,
         partition_options=part.options,
         attack=attack.name,
-        poisoned=poisoned,
+        poisoned=poisoned(config),
         rho=attack.rho,
         source=attack.source,
         target=attack.target,
@@ -109,24 +84,39 @@ def build_federation(config: Config, loaded: data.Dataset | None = None, like: F
     )
 
 
-def build_simulator(config: Config, clients: Federation | None = None, world: World = ALONE) -> Simulator:
+def poisoned(config: Config) -> NDArray[np.int64]:
+    """Ids of the clients that the config poisons: none without an attack."""
+    attack = config.attack
+    if attack.name == "none":
+        return np.array([], dtype=np.int64)
+    n = config.partition.clients
+    return federation.poisoned_clients(n, attack.clients, attack.fraction, attack.pick, config.seed)
+
+
+def build_simulator(
+    config: Config, clients: Federation | None = None, world: World = ALONE, sources: Sources | None = None
+) -> Simulator:
     """Everything a run needs in memory; ``clients`` saves building the federation again."""
-    clients = clients or build_federation(config)
-    with _own_model(config.model.name, clients.shape):
+    if clients is None:
+        loaded = (sources or Sources()).dataset(config.data.name, config.data.path)
+        clients = build_federation(config, loaded)
+    with blaming_the_model(config.model.name):
         return _simulator(config, clients, world)
 
 
 @contextmanager
-def _own_model(name: str, shape: tuple[int, ...]) -> Iterator[None]:
-    """A user's model that cannot take the data is a user's mistake."""
+def blaming_the_model(name: str) -> Iterator[None]:
+    """A failure inside the files of the user's model is named as such; every other one stays what it is."""
+    module, colon, _ = name.partition(":")
     try:
         yield
-    except UserError:
+    except (UserError, Diverged, Lost, MemoryError, torch.OutOfMemoryError):
         raise
-    except (RuntimeError, TypeError, ValueError) as error:
-        if ":" not in name:
+    except Exception as error:
+        place = frame_in(error, module) if colon else None
+        if place is None:
             raise
-        raise UserError(f"model '{name}' fails on an input of shape {shape}: {error}") from error
+        raise UserCodeError(f"model '{name}' failed ({failure(error)})") from error
 
 
 def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
@@ -159,49 +149,83 @@ def memory_of(simulator: Simulator) -> int:
     return memory(simulator.w.device)
 
 
-def folder_of(config: Config) -> Path:
-    """Where a resolved config's run lives."""
-    return Path(config.run.dir) / config.run.name / config.hash()
-
-
-def run_config(config: Config, report: Report | None = None, world: World = ALONE) -> Result:
+def run_config(
+    config: Config, report: Report | None = None, world: World = ALONE, sources: Sources | None = None
+) -> Result:
     """Run a parsed config; resume it, or return it, if it is there already.
 
     In a ``world`` of several ranks the clients are spread over them, and the first rank alone reads and writes.
     """
-    config = resolve(config)
+    sources = sources or Sources()
+    return run_resolved(resolve(config, sources), report, world, sources)
+
+
+def run_resolved(config: Config, report: Report | None, world: World, sources: Sources) -> Result:
+    """As ``run_config``, for a config that says already what is really run."""
     check_device(world, config.train.device)
     if world.first(config.hash()) != config.hash():
         raise UserError(f"rank {world.rank} has another config than rank 0; start all ranks with the same settings")
     folder = RunFolder(folder_of(config))
     ended = world.first(folder.summary() if world.rank == 0 else None)
     if ended is None:
-        simulator = build_simulator(config, None, world)  # a user's mistake shows before anything is written
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        simulator = build_simulator(config, None, world, sources)
+        kind = Recorder if world.rank == 0 else Follower
+        recorder = kind(config, folder, simulator, report)  # a user's mistake shows before anything is written
+        determinism = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+        with determinism:
             if world.rank == 0:
-                with folder:
+                with folder, blaming_the_model(config.model.name):
                     ended = world.first(folder.summary())  # another process may have ended it meanwhile
-                    ended = ended or Recorder(config, folder, simulator, report).run()
+                    ended = ended or recorder.run()
                 result(config, ended)  # raises Diverged, and then the other ranks wait in vain
             elif world.first(None) is None:
-                Follower(config, folder, simulator, report).run()
+                with blaming_the_model(config.model.name):
+                    recorder.run()
         ended = world.first(ended)
+    elif world.rank == 0:
+        folder.mend_config(config)
     assert ended is not None
     return result(config, ended)
+
+
+def run_to_an_end(config: Config, report: Report | None, sources: Sources) -> dict[str, Any]:
+    """The summary of a resolved config's run, however it ends: finished, diverged, or failed with the reason."""
+    return summary_of(config, lambda: run_resolved(config, report, ALONE, sources))
+
+
+def summary_of(config: Config, end: Callable[[], Result]) -> dict[str, Any]:
+    """The summary of a run that ends by this call; a run whose own code failed has only a status and a reason."""
+    try:
+        return end().summary
+    except Diverged:
+        return RunFolder(folder_of(config)).summary() or {"status": "diverged"}
+    except UserCodeError as error:
+        return {"status": "failed", "reason": str(error)}
 
 
 def result(config: Config, ended: dict[str, Any]) -> Result:
     """What a run that has ended gives; raises Diverged if it did."""
     path = folder_of(config)
     if ended["status"] == "diverged":
+        if ended.get("cause") == "rule":
+            raise UserCodeError(
+                f"rule '{config.method.name}' gave weights that are not finite in round {ended['round']}, although "
+                "all losses were; what it returned must be finite"
+            )
         raise Diverged(_remedy(config, ended["round"], path))
     return Result(path, config, ended)
 
 
 def _remedy(config: Config, t: int, path: Path) -> str:
+    if t == 0:
+        return (
+            f"the loss is not finite before any step was taken: the model '{config.model.name}' gives NaN or infinite "
+            f"values on '{config.data.name}'; look at its initial parameters and at the scale of the inputs"
+        )
     smaller = " (or method.kappa, or a larger method.tau)" if "kappa" in config.method.hyper else ""
+    own = f", or the rule '{config.method.name}' is at fault" if config.method.sha256 else ""
     return (
         f"the loss became non-finite in round {t}: train.lr = {config.train.lr:g} is too large for the step-size bound "
-        f"lr ≤ 1/L_Φ, L_Φ = (1+κ)L + (κ/τ)G² (κ = 0: 1/L); use a smaller train.lr{smaller}; "
+        f"lr ≤ 1/L_Φ, L_Φ = (1+κ)L + (κ/τ)G² (κ = 0: 1/L){own}; use a smaller train.lr{smaller}; "
         f"the last good checkpoint is kept in {path}"
     )

@@ -16,6 +16,20 @@ def hyper_parameters(cls: Any) -> dict[str, Any]:
     return {field.name: getattr(cls, field.name) for field in dataclasses.fields(cls)}
 
 
+def check_rule(name: str, cls: Any, base: type[Any]) -> None:
+    """A rule is a frozen dataclass below ``base``, and each of its hyper-parameters has a default."""
+    label = f"'{name}' ({getattr(cls, '__qualname__', cls)})"
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise UserError(f"{label}: must be a class below fairmean's {base.__name__}")
+    if "__dataclass_fields__" not in vars(cls):
+        raise UserError(f"{label}: put @dataclass(frozen=True) between the registration and the class")
+    if not cls.__dataclass_params__.frozen:
+        raise UserError(f"{label}: its dataclass must be frozen; write @dataclass(frozen=True)")
+    for field in dataclasses.fields(cls):
+        if field.default is dataclasses.MISSING:
+            raise UserError(f"{label}: its hyper-parameter '{field.name}' has no default; give it one")
+
+
 def at_least(name: str, value: float, low: float, why: str = "") -> None:
     """``low`` ≤ value < ∞."""
     if not low <= value < float("inf"):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
-from fairmean.aggregators import AGGREGATORS, MIXINGS, Aggregator
+from fairmean.aggregators import AGGREGATORS, MIXINGS, Aggregator, State
 from fairmean.errors import UserError, unknown
 from fairmean.hyper import hyper_parameters, typed
 from fairmean.plugins import load_plugins
@@ -164,9 +165,38 @@ def method(name: str, **hyper: Any) -> Method:
     return compose(known[name].scale, known[name].aggregator, name=name, **hyper)
 
 
-by_name = method
+def parse_method(text: str) -> Method:
+    """A method from a text such as ``fairmean``, ``fairmean:kappa=4`` or ``fairmean+nnm+cwtm:f=1``.
+
+    >>> parse_method("fairmean:kappa=4").scale
+    FairMean(kappa=4.0, tau=1.0)
+    """
+    name, *settings = text.split(":")
+    hyper: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"method '{text}': '{setting}' is not key=value; write {name}:key=value:key=value")
+        try:
+            hyper[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            hyper[key] = value
+    parts = decompose(name) if name not in named_methods() else None
+    if parts is None:
+        return method(name, **hyper)
+    scale, pre, aggregator = parts
+    return compose(scale, aggregator, pre, **hyper)
 
 
+class Aggregated(NamedTuple):
+    """One round: the direction, the weight of each gradient in it (None if it is no weighted sum), the next state."""
+
+    direction: Tensor
+    weights: Tensor | None
+    state: State
+
+
+@overload
 def aggregate(
     method: Method | str,
     gradients: Tensor,
@@ -176,46 +206,101 @@ def aggregate(
     *,
     lr: float = 1.0,
     access: Access = NO_ACCESS,
-) -> Tensor:
+    state: None = None,
+    details: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def aggregate(
+    method: Method | str,
+    gradients: Tensor,
+    losses: Tensor,
+    sizes: Tensor | None = None,
+    entropies: Tensor | None = None,
+    *,
+    lr: float = 1.0,
+    access: Access = NO_ACCESS,
+    state: State | None = None,
+    details: bool = False,
+) -> Tensor | Aggregated: ...
+def aggregate(
+    method: Method | str,
+    gradients: Tensor,
+    losses: Tensor,
+    sizes: Tensor | None = None,
+    entropies: Tensor | None = None,
+    *,
+    lr: float = 1.0,
+    access: Access = NO_ACCESS,
+    state: State | None = None,
+    details: bool = False,
+) -> Tensor | Aggregated:
     """The direction of one round from bare tensors: gradients n×d, losses n; then w ← w − lr·direction.
 
-    ``access`` gives what a few rules need beside: layers (fedlf), output rows (lfighter), trial losses (fedmdfg), a
-    clean loss (bant).
+    ``method`` is a method, or a text such as "fairmean:kappa=4". ``access`` gives what a few rules need beside: layers
+    (fedlf), output rows (lfighter), trial losses (fedmdfg), a clean loss (bant).
 
     >>> gradients = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    >>> aggregate(compose("fairmean", kappa=1.0), gradients, losses=torch.tensor([1.0, 0.0]))
+    >>> aggregate("fairmean:kappa=1", gradients, losses=torch.tensor([1.0, 0.0]))
     tensor([0.7500, 0.5000])
+
+    **Memory.** Some rules remember something from round to round (centered-clipping, bant, fedmdfg). Without ``state``
+    their memory is fresh, as in a first round. Pass ``state={}`` in the first round and what came back in the next
+    ones; then, or with ``details=True``, the answer is (direction, weights, state):
+
+    >>> direction, weights, state = aggregate("centered-clipping", gradients, torch.ones(2), state={})
+    >>> direction, weights, state = aggregate("centered-clipping", gradients, torch.ones(2), state=state)
     """
-    method = by_name(method) if isinstance(method, str) else method
-    n = len(gradients) if gradients.dim() else 0
-    if gradients.dim() != 2 or n == 0:
-        raise UserError(
-            f"gradients: expected n×d with n ≥ 1, got shape {tuple(gradients.shape)}; stack one row per client"
-        )
-    sizes = torch.ones(n, device=gradients.device) if sizes is None else sizes
-    for name, values in (("losses", losses), ("sizes", sizes), ("entropies", entropies)):
-        if values is not None and values.shape != (n,):
-            raise UserError(f"{name}: expected one number per client, shape ({n},), got {tuple(values.shape)}")
-    if method.needs_entropy and entropies is None:
-        raise UserError(f"{method.name} needs each client's mean predictive entropy; pass entropies=")
-    good = gradients.isfinite().all(1) & losses.isfinite() & (losses >= 0) & sizes.isfinite() & (sizes > 0)
-    if entropies is not None:
-        good &= entropies.isfinite()
-    if not good.all():
-        client = int((~good).nonzero()[0])
-        raise UserError(
-            f"client {client} sent something NaN or infinite, a negative loss or no samples; drop it before aggregating"
-        )
+    method = parse_method(method) if isinstance(method, str) else method
+    if not isinstance(method, Method):
+        raise UserError(f"method = {method!r}: pass a name such as 'fairmean:kappa=4', or fairmean.method('fairmean')")
+    n = _check_tensors(method, gradients, losses, sizes, entropies)
+    device = gradients.device
+    sizes = torch.ones(n, device=device) if sizes is None else sizes
     method.check(n, access)
     outcome = method.combine(
         gradients,
         losses.detach().double(),
         sizes.double(),
         None if entropies is None else entropies.detach().double(),
-        clients=torch.arange(n, device=gradients.device),
+        clients=torch.arange(n, device=device),
         lr=lr,
-        state=method.aggregator.init(n),
+        state=state or method.aggregator.init(n),
         access=access,
     )
     assert outcome.direction is not None
-    return outcome.direction
+    if state is None and not details:
+        return outcome.direction
+    return Aggregated(outcome.direction, outcome.weights, outcome.state)
+
+
+def _check_tensors(
+    method: Method, gradients: Tensor, losses: Tensor, sizes: Tensor | None, entropies: Tensor | None
+) -> int:
+    """The number of clients; raises if something is missing, has another shape, or is not a number."""
+    given = {"gradients": gradients, "losses": losses, "sizes": sizes, "entropies": entropies}
+    for name, values in given.items():
+        if values is not None and not isinstance(values, Tensor):
+            raise UserError(f"{name}: expected a tensor, got a {type(values).__name__}; use torch.as_tensor")
+    n = len(gradients) if gradients.dim() else 0
+    if gradients.dim() != 2 or n == 0:
+        raise UserError(
+            f"gradients: expected n×d with n ≥ 1, got shape {tuple(gradients.shape)}; stack one row per client"
+        )
+    for name, values in given.items():
+        if name != "gradients" and values is not None and values.shape != (n,):
+            raise UserError(f"{name}: expected one number per client, shape ({n},), got {tuple(values.shape)}")
+    if sizes is None and method.aggregator.needs_sizes:
+        raise UserError(f"{method.name} weights clients by their sample counts; pass sizes=")
+    if method.needs_entropy and entropies is None:
+        raise UserError(f"{method.name} needs each client's mean predictive entropy; pass entropies=")
+    good = gradients.isfinite().all(1) & losses.isfinite() & (losses >= 0)
+    for values in (sizes, entropies):
+        good &= True if values is None else values.isfinite()
+    if sizes is not None:
+        good &= sizes > 0
+    if not good.all():
+        client = int((~good).nonzero()[0])
+        raise UserError(
+            f"client {client} sent something NaN or infinite, a negative loss or no samples; drop it before aggregating"
+        )
+    return n

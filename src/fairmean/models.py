@@ -9,8 +9,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fairmean.errors import UserError, unknown
-from fairmean.importing import call, import_name
+from fairmean.errors import UserCodeError, UserError, unknown
+from fairmean.importing import call, failure, import_name
 from fairmean.randomness import global_stream, hash32
 
 Shape = tuple[int, ...]
@@ -81,7 +81,7 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
             takes = len(inspect.signature(import_name(name, what)).parameters)
             model = call(name, what, *(shape, classes)[: min(takes, 2)])
     if not isinstance(model, nn.Module):
-        raise UserError(f"model.name = '{name}' returned a {type(model).__name__}, not a torch.nn.Module")
+        raise UserCodeError(f"model.name = '{name}' returned a {type(model).__name__}, not a torch.nn.Module")
     for label, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise UserError(
@@ -92,7 +92,64 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
     for module in model.modules():
         if getattr(module, "inplace", False):  # the engine looks at layers' outputs, which must stay as they were
             module.inplace = False  # type: ignore[assignment]
+    if name not in MODELS:
+        _try_out(model, name, shape, classes)
     return model
+
+
+def _try_out(model: nn.Module, name: str, shape: Shape, classes: int) -> None:
+    """Raise unless a user's model turns a batch into one row of logits per sample, by parameters that can be trained.
+
+    A model that draws from torch's global generator is refused: its results would not repeat, and would depend on how
+    samples are batched.
+    """
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UserCodeError(f"model '{name}' has no parameters that can be trained")
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.rows, module.key = torch.arange(2), 0
+    example = next(model.parameters())
+    x = torch.linspace(-1, 1, 2 * prod(shape)).view(2, *shape).to(example.device, example.dtype)
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        try:
+            logits = model(x)
+            _check_logits(logits, name, classes)
+            torch.autograd.grad(logits.sum(), [p for p in model.parameters() if p.requires_grad], allow_unused=True)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"model '{name}' fails on an input of shape {(2, *shape)} ({failure(error)})"
+            ) from error
+        drawn = not torch.equal(before, torch.get_rng_state())
+    if drawn:
+        raise UserCodeError(
+            f"model '{name}' draws random numbers from torch's global generator{_who_draws(model)}: its results would "
+            "not repeat; set that dropout to 0, and use nn.Dropout, which fairmean seeds"
+        )
+
+
+def _check_logits(logits: object, name: str, classes: int) -> None:
+    if not isinstance(logits, Tensor):
+        raise UserCodeError(f"model '{name}' returns a {type(logits).__name__}, not a tensor of logits")
+    if logits.dim() != 2 or len(logits) != 2 or logits.shape[1] < classes:
+        raise UserCodeError(
+            f"model '{name}' returns shape {tuple(logits.shape)} for 2 samples and {classes} classes; it must return "
+            f"(2, {classes}), one row of logits per sample"
+        )
+    if not logits.requires_grad:
+        raise UserCodeError(f"model '{name}' returns logits that do not depend on its parameters")
+
+
+def _who_draws(model: nn.Module) -> str:
+    """The first module that is known to, for the message."""
+    for label, module in model.named_modules():
+        probability = getattr(module, "dropout", 0.0)  # of attention and recurrent layers
+        kinds = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+        if isinstance(module, kinds) or (isinstance(probability, float) and probability > 0):
+            return f" ({type(module).__name__} at '{label}')"
+    return " (in a forward)"
 
 
 class Dropout(nn.Module):

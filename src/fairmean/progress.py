@@ -11,27 +11,39 @@ from types import FrameType
 from fairmean.recorder import Progress
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: ends the work as Ctrl-C does."""
+
+
 class Live:
-    """Shows progress on stderr when it is a terminal. Ctrl-C takes effect between two rounds, so nothing is lost."""
+    """Shows progress on stderr when it is a terminal.
+
+    Ctrl-C and SIGTERM take effect between two rounds, so nothing is lost. (SIGTERM is left alone where somebody else
+    listens to it, as several ranks do.)
+    """
 
     def __init__(self, quiet: bool = False) -> None:
         self._on = sys.stderr.isatty() and not quiet
         self._last = 0.0
-        self._stop = False
-        self._work: list[float] = []
+        self._stop: type[KeyboardInterrupt] | None = None
 
     def __enter__(self) -> Live:
-        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        numbers = [signal.SIGINT]
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            numbers.append(signal.SIGTERM)
+        self._before = {number: signal.signal(number, self._interrupt) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         self.clear()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._stop:  # a second Ctrl-C does not wait for the round to end
-            raise KeyboardInterrupt
-        self._stop = True
+        kind = Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        if self._stop is not None:  # a second one does not wait for the round to end
+            raise kind
+        self._stop = kind
 
     def run(self, progress: Progress) -> None:
         """One run."""
@@ -47,8 +59,8 @@ class Live:
         self._show(f"[{which}/{total}] {label} · round {progress.round}/{progress.rounds}", progress, left)
 
     def _show(self, what: str, progress: Progress, left: float) -> None:
-        if self._stop:
-            raise KeyboardInterrupt
+        if self._stop is not None:
+            raise self._stop
         now = time.monotonic()
         if not self._on or now - self._last < 0.1:
             return

@@ -55,6 +55,7 @@ class Recorder:
         self.regular = simulator.federation.regular
         self.all_rounds = self.rounds * len(self.regular) <= _TABLE_ROWS
         self.pending: list[tuple[int, Step, tuple[Any, Any] | None]] = []
+        self.unwritten: list[tuple[int, Step]] = []  # rounds without rows, looked at for losses that are not finite
         self.measured: list[tuple[int, Tensor]] = []
         self.metrics: dict[str, float] = {}
         self.ended: dict[str, Any] = {}
@@ -113,19 +114,21 @@ class Recorder:
             self.metrics = summarise(accuracy[0], self.regular)
         if accuracy is not None or self.all_rounds:
             self.pending.append((t, step, accuracy))
+        else:
+            self.unwritten.append((t, step))
         if step.measured is not None:
             self.measured.append((t, step.measured))
 
     @property
     def full(self) -> bool:
         """Whether there is enough to write."""
-        return max(len(self.pending), len(self.measured)) >= FLUSH_ROUNDS
+        return max(len(self.pending), len(self.unwritten), len(self.measured)) >= FLUSH_ROUNDS
 
     def flush(self) -> bool:
         """Write what is pending; whether the run turned out to have diverged, and so has ended."""
         bad = self._flush()
         if bad is not None:
-            self.ended = self._diverged(bad)
+            self.ended = self._diverged(*bad)
         return bad is not None
 
     def _tell(self, progress: Progress) -> None:
@@ -140,7 +143,8 @@ class Recorder:
 
     def resume(self) -> int:
         """Read the checkpoint, or set up a new run; the round to go on with."""
-        checkpoint = self.folder.load(self.simulator.w.device)
+        checkpoint = self.folder.load(self.simulator.w.device, len(self.simulator.w))
+        self.folder.sweep()
         if checkpoint is None:
             self._write_setup()
             for table in self.lengths:
@@ -148,6 +152,7 @@ class Recorder:
                 self.lengths[table] = self.folder.append("", table)
             self.checkpoint(0)
             return self.simulator.agree(0)
+        self.folder.mend_config(self.config)
         self.simulator.w.copy_(checkpoint["w"])
         self.simulator.state = checkpoint["state"]
         self.lengths = dict(checkpoint["tables"])
@@ -171,15 +176,19 @@ class Recorder:
                 kept["before"], kept["running"] = monitor.before.w.clone(), monitor.running.clone()
             self.folder.save(kept)
 
-    def _flush(self) -> int | None:
-        """Write pending rows; the first round with a non-finite loss, if there is one."""
+    def _flush(self) -> tuple[int, str] | None:
+        """Write pending rows; the first round whose numbers are not finite, if there is one, and what is to blame."""
         lines = []
-        bad = None
+        bad: tuple[int, str] | None = None
+        for t, step in self.unwritten:
+            bad = bad or self._not_finite(
+                t, step.losses.tolist(), [] if step.weights is None else step.weights.tolist()
+            )
         for t, step, accuracy in self.pending:
-            losses = step.losses.tolist()
-            if bad is None and not all(map(math.isfinite, losses)):
-                bad = t
-            weights = [""] * len(losses) if step.weights is None else map(repr, step.weights.tolist())
+            losses, given = step.losses.tolist(), [] if step.weights is None else step.weights.tolist()
+            found = self._not_finite(t, losses, given)
+            bad = found if found and (bad is None or found[0] < bad[0]) else bad
+            weights = [""] * len(losses) if step.weights is None else map(repr, given)
             row = {
                 c: f"{loss!r},{weight}" for c, loss, weight in zip(step.clients.tolist(), losses, weights, strict=True)
             }
@@ -188,6 +197,7 @@ class Recorder:
                 tested = f"{accuracy[0][client]!s},{accuracy[1][client]!s}" if accuracy else ","
                 lines.append(f"{t},{client},{int(self.regular[client])},{row.get(client, ',')},{tested}\n")
         self.pending.clear()
+        self.unwritten.clear()
         self.lengths[CLIENTS] = self.folder.append("".join(lines))
         if THEORY in self.lengths:
             rows = [f"{t},{','.join(_figure(v) for v in values.tolist())}\n" for t, values in self.measured]
@@ -195,9 +205,17 @@ class Recorder:
             self.lengths[THEORY] = self.folder.append("".join(rows), THEORY)
         return bad
 
-    def _diverged(self, t: int) -> dict[str, Any]:
+    def _not_finite(self, t: int, losses: list[float], weights: list[float]) -> tuple[int, str] | None:
+        """(round, cause) where a loss is not finite; or where a rule of the user's made weights of finite losses so."""
+        if not all(map(math.isfinite, losses)):
+            return t, "step"
+        if self.simulator.method.is_own and not all(map(math.isfinite, weights)):
+            return t, "rule"
+        return None
+
+    def _diverged(self, t: int, cause: str) -> dict[str, Any]:
         self.folder.close_tables()
-        summary = {"status": "diverged", "round": t}
+        summary = {"status": "diverged", "round": t, "cause": cause}
         self.folder.write_json("summary.json", summary)
         return summary
 
@@ -209,7 +227,7 @@ class Recorder:
         accuracy = accuracy or simulator.evaluate()
         losses, clients = simulator.losses(T), simulator.participants(T)
         if not (losses.isfinite().all() and simulator.w.isfinite().all()):
-            return self._diverged(T)
+            return self._diverged(T, "step")
         self.checkpoint(T)  # before the last rows: a run stopped below comes here again and writes them once
         self.pending.append((T, Step(clients, losses, None), accuracy))
         last = simulator.look(T)
@@ -217,11 +235,11 @@ class Recorder:
             self.measured.append((T, last))
         self._flush()
         self.folder.close_tables()
-        regular_losses = losses[torch.from_numpy(self.regular[clients])].cpu()
+        everyone = simulator.training_losses(losses)
         summary: dict[str, Any] = {
             "status": "finished",
             **summarise(accuracy[0], self.regular),
-            "loss_dispersion": dispersion(regular_losses).item() if len(regular_losses) else math.nan,
+            "loss_dispersion": dispersion(everyone[torch.from_numpy(self.regular)]).item(),
             "poisoned": None,
             "without_test_data": int(np.isnan(accuracy[0]).sum()),
             "accuracy": accuracy[0].tolist(),
@@ -273,7 +291,7 @@ class Follower(Recorder):
         self, seconds: float, start: int, together: int = 1, accuracy: tuple[Any, Any] | None = None
     ) -> dict[str, Any]:
         self.simulator.evaluate()
-        self.simulator.losses(self.rounds)
+        self.simulator.training_losses(self.simulator.losses(self.rounds))
         return {}
 
 

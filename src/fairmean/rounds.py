@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fairmean.aggregators import Aggregator, Mixing, Round, Rung, State
-from fairmean.errors import UserError
+from fairmean.errors import Lost, UserCodeError, UserError
 from fairmean.hyper import hyper_parameters
+from fairmean.importing import failure
 from fairmean.products import Products, pull
 from fairmean.scales import Scale
 
@@ -70,6 +72,11 @@ class Method:
         return self.scale.needs_entropy
 
     @property
+    def is_own(self) -> bool:
+        """Whether a part of it is the user's own code."""
+        return any(not _is_ours(part) for part in (self.scale, *self.pre, self.aggregator))
+
+    @property
     def hyper(self) -> dict[str, Any]:
         """All hyper-parameters, of scale, pre-aggregations and aggregator."""
         return merged(hyper_parameters(part) for part in (self.scale, *self.pre, self.aggregator))
@@ -86,6 +93,28 @@ class Method:
             if not getattr(access, name):
                 raise UserError(f"{self.name} needs more than gradients: pass access=fairmean.Access({name}=…)")
 
+    def scales(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        """s from the clients' statistics; entropies go only to a scale that declares that it needs them."""
+        with self._blaming("scale", self.scale):
+            scales = self.scale(losses, entropies if self.scale.needs_entropy else None)
+        self._check("scale", self.scale, scales, losses.shape)
+        return scales
+
+    def decide(self, round: Round, state: State, length: int | None = None) -> tuple[Tensor, State]:
+        """The aggregator's answer: weights and the next state, or a direction of ``length`` and the next state.
+
+        An answer of the wrong form, and an error in a rule of the user's, names the rule.
+        """
+        with self._blaming("rule", self.aggregator):
+            answer = self.aggregator(round, state)
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise self._wrong("rule", self.aggregator, f"{_kind(answer)}, not a pair (weights or direction, state)")
+        result, state = answer
+        self._check("rule", self.aggregator, result, round.sizes.shape if length is None else torch.Size([length]))
+        if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
+            raise self._wrong("rule", self.aggregator, "a state that is not a dictionary of tensors")
+        return result, state
+
     def coefficients(
         self,
         losses: Tensor,
@@ -97,13 +126,18 @@ class Method:
         state: State,
     ) -> tuple[Tensor, State]:
         """c with d = Σ c_i g_i, from losses and counts alone: for rules on the first two rungs."""
-        scales = self.scale(losses, entropies)
-        round = Round(sizes=sizes, clients=clients, lr=lr)
-        if self.rung >= Rung.LOSSES:
-            round.losses = losses
-        weights, state = self.aggregator(round, state)
-        scaled = weights * scales
+        weights, state = self._weights_beforehand(losses, sizes, clients, lr, state)
+        scaled = weights * self.scales(losses, entropies)
         return scaled * self.normaliser(weights, scaled), state
+
+    def _weights_beforehand(
+        self, losses: Tensor, sizes: Tensor, clients: Tensor, lr: float, state: State
+    ) -> tuple[Tensor, State]:
+        """λ of a rule that sees no more than losses."""
+        round = Round(sizes=sizes, clients=clients, lr=lr)
+        if self.aggregator.rung >= Rung.LOSSES:
+            round.losses = losses
+        return self.decide(round, state)
 
     def normaliser(self, weights: Tensor, scaled: Tensor) -> Tensor | float:
         """1; in the normalised form Σλ/Σλs, so that the direction is a ratio of two sums at the rule's own step."""
@@ -123,16 +157,31 @@ class Method:
         state: State,
     ) -> tuple[Tensor, State]:
         """c with d = Σ c_i g_i from losses and the gradients' inner products: for linear rules up to that rung."""
-        products = Products(gram, self._scales(losses, entropies), self.scale.unit, known=gram)
+        known, state, scales = self._before_messages(losses, sizes, entropies, clients, lr, state)
+        products = Products(gram, scales, self.scale.unit, known=gram)
         products.mix(self.pre)
+        if known is not None:
+            return products.on_gradients(known), state
         round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
-        weights, state = self.aggregator(round, state)
+        weights, state = self.decide(round, state)
         return products.on_gradients(weights), state
 
-    def _scales(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
-        """s, where each message is scaled before the rule sees it: in the normalised form s_i / mean(s)."""
-        scales = self.scale(losses, entropies)
-        return scales / scales.mean().clamp(min=1e-300) if self.scale.normalised else scales
+    def _before_messages(
+        self, losses: Tensor, sizes: Tensor, entropies: Tensor | None, clients: Tensor, lr: float, state: State
+    ) -> tuple[Tensor | None, State, Tensor]:
+        """(λ where the rule does not look at messages, state, the scales that messages get).
+
+        In the normalised form scales are divided by their mean, weighted by λ where it is known beforehand, and else
+        with every client alike. So a pre-aggregation that changes nothing leaves the direction what it was.
+        """
+        scales = self.scales(losses, entropies)
+        known = None
+        if self.aggregator.rung <= Rung.LOSSES:
+            known, state = self._weights_beforehand(losses, sizes, clients, lr, state)
+        if self.scale.normalised:
+            weights = torch.ones_like(scales) if known is None else known
+            scales = scales * self.normaliser(weights, weights * scales)
+        return known, state, scales
 
     def combine(
         self,
@@ -154,12 +203,16 @@ class Method:
         if self.rung <= Rung.LOSSES:
             weights, state = self.coefficients(losses, sizes, entropies, clients=clients, lr=lr, state=state)
             return Outcome(pull(gradients, weights), weights, state)
-        scales, unit = self._scales(losses, entropies), self.scale.unit
+        known, state, scales = self._before_messages(losses, sizes, entropies, clients, lr, state)
+        unit = self.scale.unit
         if owned and self.rung >= Rung.COORDINATES and not self.aggregator.linear and not self.pre and not unit:
             gradients.mul_(scales.to(gradients.dtype)[:, None])
             scales, unit = torch.ones_like(scales), True
         products = Products(gradients, scales, unit)
         products.mix(self.pre)
+        if known is not None:
+            weights = products.on_gradients(known)
+            return Outcome(pull(gradients, weights), weights, state)
         round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
 
         def direction(weights: Tensor) -> Tensor:
@@ -178,11 +231,48 @@ class Method:
             if access.trust is not None:
                 trust = access.trust
                 round.trust = lambda w, step: trust(None if w is None else direction(w), step)
-        result, state = self.aggregator(round, state)
         if not self.aggregator.linear:
+            result, state = self.decide(round, state, gradients.shape[1])
             return Outcome(result, None, state)
+        result, state = self.decide(round, state)
         weights = products.on_gradients(result)
         return Outcome(pull(gradients, weights), weights, state)
+
+    def check_direction(self, direction: Tensor | None, messages: Tensor) -> None:
+        """Raise if a rule of the user's made a direction that is not finite from messages that are."""
+        if direction is not None and self.is_own and not direction.isfinite().all() and messages.isfinite().all():
+            raise self._wrong("rule", self.aggregator, "a direction that is not finite, from messages that are")
+
+    @contextmanager
+    def _blaming(self, kind: str, part: Scale | Aggregator) -> Iterator[None]:
+        """An exception in a part that is the user's own code names the part; one of ours stays what it is."""
+        try:
+            yield
+        except (UserError, Lost, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if _is_ours(part):
+                raise
+            raise UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) failed ({failure(error)})") from error
+
+    def _check(self, kind: str, part: Scale | Aggregator, values: Any, shape: torch.Size) -> None:
+        if not isinstance(values, Tensor):
+            raise self._wrong(kind, part, f"{_kind(values)}, not a tensor")
+        if values.shape != shape:
+            raise self._wrong(kind, part, f"a tensor of shape {tuple(values.shape)}, not {tuple(shape)}")
+        if values.is_complex():
+            raise self._wrong(kind, part, "complex numbers")
+
+    def _wrong(self, kind: str, part: Scale | Aggregator, what: str) -> UserCodeError:
+        return UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) returned {what}")
+
+
+def _is_ours(part: Any) -> bool:
+    return type(part).__module__.startswith("fairmean.")
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
 
 
 def merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

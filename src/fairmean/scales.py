@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fairmean.errors import UserError
-from fairmean.hyper import at_least, check_tilt
+from fairmean.hyper import at_least, check_rule, check_tilt
+from fairmean.registry import Registry
 from fairmean.transform import check_kappa_tau, marginal_weight
 
 
@@ -36,15 +37,16 @@ class Scale:
         raise NotImplementedError
 
 
-SCALES: dict[str, type[Scale]] = {}
+SCALES: Registry[type[Scale]] = Registry("scale")
 S = TypeVar("S", bound=type[Scale])
 
 
-def register_scale(name: str) -> Callable[[S], S]:
-    """Make a scale available under ``name``."""
+def register_scale(name: str, *, replace: bool = False) -> Callable[[S], S]:
+    """Make a scale available under ``name``; one that is taken is refused, unless ``replace`` is set."""
 
     def add(cls: S) -> S:
-        SCALES[name] = cls
+        check_rule(name, cls, Scale)
+        SCALES.add(name, cls, cls, replace)
         return cls
 
     return add

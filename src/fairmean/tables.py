@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
 
+from fairmean import statistics
 from fairmean.config import Config
-from fairmean.experiment import Result
-from fairmean.federation import poisoned_clients
+from fairmean.experiment import Result, poisoned
 from fairmean.metrics import METRICS
-from fairmean.study import Comparison
+from fairmean.study import Cell, Comparison
 
+_LOST = "†"
 SHOWN = (("average", "avg", max), ("variance", "var", min), ("worst", "worst", max))
 
 
@@ -34,15 +36,30 @@ def _width(text: str) -> int:
 
 
 def comparison(result: Comparison, colour: bool | None = None) -> str:
-    """Method × attack: average, variance, worst; the best of each column in bold (or starred, without colour)."""
-    colour = sys.stdout.isatty() if colour is None else colour
+    """Method × attack: average, variance, worst; the best of each column in bold (or starred, without colour).
+
+    A cell of which some seeds did not finish is marked, and what it holds is over the others; it is never the best.
+    """
+    colour = in_colour() if colour is None else colour
     blocks = [_block(result, None, colour)]
     baseline = next((m for m in result.methods if m == "mean"), None)
     if len(result.seeds) > 1:
-        blocks[0] = f"mean ± 95 % CI over {len(result.seeds)} paired seeds\n" + blocks[0]
+        around = "" if statistics.available() else f" ({statistics.MISSING})"
+        blocks[0] = f"mean ± 95 % CI over {len(result.seeds)} paired seeds{around}\n" + blocks[0]
         if baseline and len(result.methods) > 1:
             blocks.append(f"difference to {baseline}, paired by seed, ± 95 % CI\n" + _block(result, baseline, colour))
-    return "\n\n".join(blocks)
+    lost = [
+        f"{_LOST} {method} · {attack}: {count} of {len(cell.status)} seeds {what}; the others are shown"
+        for (method, attack), cell in result.cells.items()
+        for what, count in cell.lost.items()
+        if count < len(cell.status)
+    ]
+    return "\n\n".join([*blocks, *(["\n".join(lost)] if lost else [])])
+
+
+def in_colour() -> bool:
+    """Whether to print in bold: on a terminal, unless NO_COLOR asks not to."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
@@ -51,12 +68,14 @@ def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
     best: set[tuple[str, str, str]] = set()
     for attack, (metric, _, pick) in itertools.product(result.attacks, SHOWN):
         base = result.cells[baseline, attack] if baseline else None
-        values = {m: result.cells[m, attack].estimate(metric, base) for m in methods}
-        finite = [value for value, _ in values.values() if not math.isnan(value)]
-        for m, (value, half) in values.items():
-            cells[m, attack, metric] = _number(value, half, signed=base is not None)
-            if base is None and finite and round(value, 2) == round(pick(finite), 2):
-                best.add((m, attack, metric))
+        whole = {}
+        for m in methods:
+            cell = result.cells[m, attack]
+            value, half = cell.estimate(metric, base)
+            cells[m, attack, metric] = _entry(cell, value, half, base)
+            if base is None and not cell.lost and not math.isnan(value):
+                whole[m] = value
+        best |= {(m, attack, metric) for m, v in whole.items() if round(v, 2) == round(pick(whole.values()), 2)}
     width = max(7, *map(len, cells.values())) + 2
     name = max(len(m) for m in [*methods, "method"])
     lines = [
@@ -73,12 +92,14 @@ def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _number(value: float, half: float, signed: bool) -> str:
+def _entry(cell: Cell, value: float, half: float, base: Cell | None) -> str:
+    """A figure with its interval; or, where there is none, why."""
+    lost = cell.lost or (base.lost if base else {})
     if math.isnan(value):
-        return "diverged"
+        return next(iter(lost), "no data")
     digits = 1 if abs(value) >= 100 else 2
-    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-    return text if math.isnan(half) else f"{text}±{half:.2g}"
+    text = f"{value:.{digits}f}" if base is None else f"{value:+.{digits}f}"
+    return text + ("" if math.isnan(half) else f"±{half:.2g}") + (_LOST if cell.lost else "")
 
 
 def records(rows: Sequence[dict[str, object]]) -> str:
@@ -99,19 +120,18 @@ def _plain(value: object) -> str:
 
 def headline(config: Config) -> str:
     """What was run, in one line; under an attack, who is poisoned."""
-    part, attack = config.partition, config.attack
-    ids = poisoned_clients(part.clients, attack.clients, attack.fraction, attack.pick, config.seed)
+    part, attack, ids = config.partition, config.attack, poisoned(config)
     who = ", ".join(map(str, ids)) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {part.clients})"
     kind = f"Dirichlet {part.alpha:g}" if part.name == "dirichlet" else part.name
-    poisoned = f"clients {who} poisoned" if len(ids) and attack.name != "none" else "none poisoned"
-    parts = (config.data.name, f"{part.clients} clients, {kind}", poisoned)
+    attacked = f"clients {who} poisoned" if len(ids) else "none poisoned"
+    parts = (config.data.name, f"{part.clients} clients, {kind}", attacked)
     return " · ".join([*parts, f"{config.train.rounds} rounds", config.train.device])
 
 
 def footer(result: Comparison) -> str:
     """How to read the table, and where to go next."""
     return (
-        f"best per column {'in bold' if sys.stdout.isatty() else '*'} · accuracy in %, var in %², on clean labels, "
+        f"best per column {'in bold' if in_colour() else '*'} · accuracy in %, var in %², on clean labels, "
         "over regular clients (all of them where there is no attack)\n"
         f"{_assumptions(result)}details: {result.folder}/table.csv, and one folder per run beside it\n"
         "next: fairmean compare --seeds 1-5   ·   fairmean compare data.name=fashion-mnist   ·   fairmean new my.toml"
@@ -145,7 +165,8 @@ def run(result: Result) -> str:
         + " ".join(
             f"{value:.1f}{'' if regular else ' (poisoned)'}"
             for value, regular in list(zip(result.accuracy, result.regular, strict=True))[:20]
-        ),
+        )
+        + (f" … and {len(result.accuracy) - 20} more in {result.table.name}" if len(result.accuracy) > 20 else ""),
     ]
     if "warning" in s:
         lines.append(f"warning: {s['warning']}")

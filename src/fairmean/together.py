@@ -5,17 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fairmean import data
 from fairmean.config import Config
 from fairmean.engine import Simulator
 from fairmean.engine.fleet import Fleet, bytes_needed
-from fairmean.experiment import build_federation, build_simulator, folder_of, memory_of, resolve
+from fairmean.errors import UserCodeError
+from fairmean.experiment import (
+    blaming_the_model,
+    build_federation,
+    build_simulator,
+    memory_of,
+    result,
+    run_to_an_end,
+    summary_of,
+)
+from fairmean.identity import Sources, folder_of
 from fairmean.recorder import CHECKPOINT_SECONDS, FLUSH_ROUNDS, Progress, Recorder
 from fairmean.runfolder import RunFolder
 
@@ -26,24 +35,34 @@ Tell = Callable[[int, Progress], None]
 """Told how many runs have ended before, and how the current ones are getting on."""
 
 
-def run_together(configs: Sequence[Config], most: int, tell: Tell | None = None) -> list[dict[str, Any]]:
-    """The summaries of these runs, computing those that are not there yet, ``most`` at a time.
+def run_together(
+    configs: Sequence[Config], most: int, tell: Tell | None = None, sources: Sources | None = None
+) -> list[dict[str, Any]]:
+    """The summaries of these resolved runs, computing those that are not there yet, ``most`` at a time.
 
-    Runs advance in lockstep, so those at a time have the same number of rounds and of rounds between evaluations.
+    Runs advance in lockstep, so those at a time have the same number of rounds and of rounds between evaluations. When
+    the user's code fails in one of them, they go on one after the other, and the one that fails is told apart.
     """
-    resolved = [resolve(config) for config in configs]
+    sources = sources or Sources()
     places: dict[Path, int] = {}
-    first = [
-        places.setdefault(folder_of(config), i) for i, config in enumerate(resolved)
-    ]  # a run may be asked for twice
-    ended = {i: s for i in places.values() if (s := RunFolder(folder_of(resolved[i])).summary()) is not None}
-    order = sorted((i for i in places.values() if i not in ended), key=lambda i: _draw(resolved[i]))
-    flags = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-    with flags:
-        for wave in _waves([(i, resolved[i]) for i in order], most):
+    first = [places.setdefault(folder_of(config), i) for i, config in enumerate(configs)]  # one may be asked for twice
+    ended = {i: s for i in places.values() if (s := RunFolder(folder_of(configs[i])).summary()) is not None}
+    order = sorted((i for i in places.values() if i not in ended), key=lambda i: _draw(configs[i]))
+    failed: dict[int, dict[str, Any]] = {}
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        for wave in _waves([(i, configs[i]) for i in order], most, sources, failed):
             before = len(ended)
             report = (lambda progress, before=before: tell(before, progress)) if tell else None
-            ended |= _run_wave(wave, report)
+            try:
+                with blaming_the_model(wave[0][1].model.name):
+                    ended |= _run_wave(wave, report)
+            except UserCodeError:
+                ended |= {i: run_to_an_end(config, report, sources) for i, config, _ in wave}
+    for i, summary in ended.items():  # a rule may have been found at fault
+        ended[i] = (
+            summary if summary["status"] == "failed" else summary_of(configs[i], partial(result, configs[i], summary))
+        )
+    ended |= failed
     return [ended[i] for i in first]
 
 
@@ -57,9 +76,13 @@ def _draw(config: Config) -> tuple[Any, ...]:
     return (*lockstep, data.name, str(data.path), train.dtype, config.model.name, str(config.partition), config.seed)
 
 
-def _waves(runs: list[tuple[int, Config]], most: int) -> Iterator[Wave]:
-    """Simulators in portions that fit in memory; inputs are shared where they are the same."""
-    load = lru_cache(maxsize=1)(data.load)
+def _waves(
+    runs: list[tuple[int, Config]], most: int, sources: Sources, failed: dict[int, dict[str, Any]]
+) -> Iterator[Wave]:
+    """Simulators in portions that fit in memory; inputs are shared where they are the same.
+
+    A run that the user's code does not let be built goes to ``failed``.
+    """
     wave: Wave = []
     used, like = 0, None
     most = min(most, _open_files())
@@ -68,8 +91,12 @@ def _waves(runs: list[tuple[int, Config]], most: int) -> Iterator[Wave]:
         name, path = config.data.name, config.data.path
         if like is not None and (like[0], like[1]) != (name, path):
             like = None
-        clients = build_federation(config, load(name, path), like[2] if like else None)
-        simulator = build_simulator(config, clients)
+        clients = build_federation(config, sources.dataset(name, path), like[2] if like else None)
+        try:
+            simulator = build_simulator(config, clients)
+        except UserCodeError as error:
+            failed[i] = {"status": "failed", "reason": str(error)}
+            continue
         like = (name, path, simulator.federation)
         x = simulator.federation.x
         need = bytes_needed(simulator) + (0 if x.data_ptr() in inputs else 3 * x.nbytes)  # x, its copy, test data
@@ -119,11 +146,12 @@ def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], N
     fleet = Fleet([recorder.simulator for recorder in recorders])
     first = recorders[0]
     began = saved = time.monotonic()
-    interval, interrupted, resting = CHECKPOINT_SECONDS, False, False
+    interval, resting = CHECKPOINT_SECONDS, False
+    interrupted: KeyboardInterrupt | None = None
 
     def rest(t: int) -> bool:
         nonlocal resting
-        resting = interrupted or time.monotonic() - saved > interval
+        resting = interrupted is not None or time.monotonic() - saved > interval
         return resting
 
     for done in fleet.rounds(start, first.rounds, first.due, rest):
@@ -139,19 +167,19 @@ def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], N
                     recorder.checkpoint(done.t + 1)
             saved = time.monotonic()
             interval = max(CHECKPOINT_SECONDS, (saved - before) / _CHECKPOINT_SHARE)
-        if interrupted:
-            raise KeyboardInterrupt
+        if interrupted is not None:
+            raise interrupted
         if all(recorder.ended for recorder in recorders):
             break
         speed = (done.t + 1 - start) / max(time.monotonic() - began, 1e-9)
         try:
             if tell:
                 tell(Progress(done.t + 1, first.rounds, speed, first.metrics, len(recorders)))
-        except KeyboardInterrupt:  # the next round ends with everything in its place
-            interrupted = True
+        except KeyboardInterrupt as stop:  # the next round ends with everything in its place
+            interrupted = stop
     taken, accuracies = time.monotonic() - began, fleet.evaluate()
     for recorder, accuracy in zip(recorders, accuracies, strict=True):
         if not recorder.ended and not recorder.flush():
             recorder.ended = recorder.finish(taken, start, len(recorders), accuracy)
-    if interrupted:  # in the last round: nothing was left to interrupt
-        raise KeyboardInterrupt
+    if interrupted is not None:  # in the last round: nothing was left to interrupt
+        raise interrupted

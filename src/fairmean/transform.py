@@ -2,13 +2,17 @@
 
     φ(z) = z + κ ψ(z)        ψ(z) = z − τ log(1 + z/τ)        a(z) = φ'(z) = 1 + κ z/(z+τ)
 
-Every function keeps full relative precision for any z/τ, including z ≪ τ where ψ cancels.
+Every function keeps full relative precision for any z/τ, including z ≪ τ where ψ cancels. Numbers of half precision
+(bfloat16, float16) are computed with in float32, and sums of them are returned in float32.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,6 +65,15 @@ def _as_tensor(z: Tensor | float) -> tuple[Tensor, bool]:
     return torch.tensor(z, dtype=torch.float64), True
 
 
+def _single(x: Tensor) -> Tensor:
+    """``x`` in float32 where it has half precision, or is no floating-point number at all; else as it is."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def _result_type(x: Tensor) -> torch.dtype:
+    return x.dtype if x.is_floating_point() else torch.float32
+
+
 @overload
 def psi(z: Tensor, tau: float = 1.0) -> Tensor: ...
 @overload
@@ -73,7 +86,7 @@ def psi(z: Tensor | float, tau: float = 1.0) -> Tensor | float:
     """
     check_kappa_tau(0.0, tau)
     x, is_float = _as_tensor(z)
-    value = tau * _log_gap(x / tau)
+    value = (tau * _log_gap(_single(x) / tau)).to(_result_type(x))
     return value.item() if is_float else value
 
 
@@ -88,7 +101,10 @@ def phi(z: Tensor | float, kappa: float = 1.0, tau: float = 1.0) -> Tensor | flo
     1.6137056388801094
     """
     check_kappa_tau(kappa, tau)
-    return z + kappa * psi(z, tau)
+    x, is_float = _as_tensor(z)
+    exact = _single(x)
+    value = (exact + kappa * psi(exact, tau)).to(_result_type(x))
+    return value.item() if is_float else value
 
 
 @overload
@@ -115,28 +131,114 @@ def dispersion(losses: Tensor, tau: float = 1.0) -> Tensor:
     0.05889151782819172
     """
     check_kappa_tau(0.0, tau)
+    losses = _single(losses)
     mean = losses.mean()
     return tau * _log_gap((losses - mean) / (mean + tau)).mean()
 
 
-def fair_objective(sample_losses: Tensor, groups: Tensor, kappa: float = 1.0, tau: float = 1.0) -> Tensor:
+def fair_objective(
+    sample_losses: Tensor,
+    groups: Tensor | Sequence[Any] | np.ndarray[Any, Any],
+    kappa: float = 1.0,
+    tau: float = 1.0,
+    *,
+    ranks: bool | None = None,
+    check: bool = True,
+) -> Tensor:
     """Φ = mean over groups of φ(mean loss of the group): one scalar to backpropagate   (eq. 3).
 
-    ``groups`` holds the group (client, rank, demographic …) of each sample, as any integers. The gradient is the
-    FairMean direction (1/n) Σ a(f_i) ∇f_i, so an ordinary training loop becomes fair by one line:
+    ``groups`` holds the group (client, site, demographic …) of each sample: integers, or names in a list or array. The
+    gradient is the FairMean direction (1/n) Σ a(f_i) ∇f_i, so an ordinary training loop becomes fair by one line:
 
     >>> losses = torch.tensor([1.0, 3.0, 2.0], requires_grad=True)
     >>> fair_objective(losses, torch.tensor([7, 7, 4])).backward()
     >>> losses.grad                      # a(2)/2 · ½ for each sample of group 7, a(2) · ½ for group 4
     tensor([0.4167, 0.4167, 0.8333])
+
+    **Batches.** n counts the groups that are *present*, and each f_i is the loss of the group's samples at hand. On
+    small batches, where groups are missing or have a few samples only, the direction is therefore not that of the whole
+    data, not even on average. Draw batches that hold every group, or use larger ones.
+
+    **Ranks.** When ``torch.distributed`` runs several ranks, each has groups of its own, and averaging the ranks'
+    gradients (as DDP does) gives (1/n) Σ only if every group is whole on one rank and every rank has as many groups.
+    ``ranks=True`` lets the ranks exchange their groups' sums, so that the average of their gradients is exact for any
+    division; all ranks must call it together. ``ranks=False`` says that this rank is to be taken alone.
+
+    **Checks.** A loss that is NaN, infinite or negative is refused. On a GPU looking at it waits for the device; with
+    ``check=False`` nothing is looked at, as a ``GradScaler`` or a CUDA graph needs it.
     """
     check_kappa_tau(kappa, tau)
-    if sample_losses.shape != groups.shape or sample_losses.dim() != 1 or len(groups) == 0:
+    names, index, counts = _grouped(groups, sample_losses.device)
+    if sample_losses.shape != index.shape or sample_losses.dim() != 1 or len(index) == 0:
         raise UserError(
             f"fair_objective: one loss and one group per sample, got shapes {tuple(sample_losses.shape)} and "
-            f"{tuple(groups.shape)}; use reduction='none' in the loss"
+            f"{tuple(index.shape)}; use reduction='none' in the loss"
         )
-    _, index, counts = torch.unique(groups, return_inverse=True, return_counts=True)
-    sums = sample_losses.new_zeros(len(counts)).index_add(0, index, sample_losses)
-    objective: Tensor = phi(sums / counts, kappa, tau).mean()
-    return objective
+    if check and not torch.compiler.is_compiling():
+        _check_losses(sample_losses.detach())
+    wide = torch.float32 if sample_losses.device.type == "mps" else torch.float64  # where there is no float64
+    sums = torch.zeros(len(names), dtype=wide, device=index.device).index_add(0, index, sample_losses.to(wide))
+    if _across_ranks(ranks):
+        objective = _objective_of_all_ranks(sums, counts, names.tolist(), kappa, tau)
+    else:
+        objective = phi(sums / counts, kappa, tau).mean()
+    return objective.to(_single(sample_losses.detach()[:0]).dtype)
+
+
+def _grouped(groups: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
+    """The distinct groups, each sample's place among them, and how many samples each has."""
+    if isinstance(groups, Tensor):
+        return torch.unique(groups.to(device), return_inverse=True, return_counts=True)  # type: ignore[no-any-return]
+    try:
+        names, index, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    except (TypeError, ValueError):
+        raise UserError("fair_objective: groups must be integers or names, one for each sample") from None
+    return names, torch.from_numpy(index.astype(np.int64)).to(device), torch.from_numpy(counts).to(device)
+
+
+def _check_losses(losses: Tensor) -> None:
+    bad = ~(losses >= 0) | losses.isinf()
+    if bad.any():
+        first = int(bad.nonzero()[0])
+        raise UserError(
+            f"fair_objective: the loss of sample {first} is {losses[first].item():g}; losses must be finite and ≥ 0 "
+            "(check=False skips this check)"
+        )
+
+
+def _across_ranks(ranks: bool | None) -> bool:
+    """Whether to exchange sums; a caller that has not decided is told once that there is something to decide."""
+    import torch.distributed as dist
+
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if ranks is None and several:
+        warnings.warn(
+            "fair_objective: there are several ranks, and each takes the mean over its own groups; averaged over ranks "
+            "that is FairMean only if every rank has as many whole groups. Pass ranks=True for the exact direction, or "
+            "ranks=False to keep this one.",
+            stacklevel=3,
+        )
+    return bool(ranks) and several
+
+
+def _objective_of_all_ranks(sums: Tensor, counts: Tensor, names: list[Any], kappa: float, tau: float) -> Tensor:
+    """A scalar whose value is Φ over all ranks, and whose gradient, averaged over the W ranks, is ∇Φ.
+
+    ∇Φ = (1/n) Σ_g a(f_g) Σ_r ∇(rank r's sum of g)/m_g with f_g and m_g over all ranks, so rank r contributes
+    (W/n) Σ_g a(f_g)/m_g · (its sum of g).
+    """
+    import torch.distributed as dist
+
+    size = dist.get_world_size()
+    every: list[Any] = [None] * size
+    dist.all_gather_object(every, (names, sums.detach().tolist(), counts.tolist()))
+    totals: dict[Any, tuple[float, int]] = {}
+    for part in every:
+        for name, loss, count in zip(*part, strict=True):
+            before = totals.get(name, (0.0, 0))
+            totals[name] = (before[0] + loss, before[1] + count)
+    means = {name: loss / count for name, (loss, count) in totals.items()}
+    slopes = [marginal_weight(means[name], kappa, tau) / totals[name][1] for name in names]
+    linear = (sums * sums.new_tensor(slopes)).sum() * size / len(totals)
+    value = sum(phi(mean, kappa, tau) for mean in means.values()) / len(means)
+    return linear - linear.detach() + value

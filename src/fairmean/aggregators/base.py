@@ -10,6 +10,8 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor
 
 from fairmean.errors import UserError
+from fairmean.hyper import check_rule
+from fairmean.registry import Registry
 
 State = dict[str, Tensor]
 """What a rule remembers between rounds; empty for most. Saved in checkpoints."""
@@ -85,6 +87,16 @@ class Aggregator:
     separable: ClassVar[bool] = False
 
     @property
+    def needs_sizes(self) -> bool:
+        """Whether clients are weighted by their sample counts, so that these cannot be left out."""
+        return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it may hold a state: a rule that only has ``weights`` or ``direction`` never does."""
+        return type(self).__call__ not in (Aggregator.__call__, CoordinateRule.__call__)
+
+    @property
     def requires(self) -> tuple[str, ...]:
         """What it needs beside messages, losses and counts: names of ``Access``."""
         return ()
@@ -157,18 +169,21 @@ class Entry:
     named: bool
 
 
-AGGREGATORS: dict[str, Entry] = {}
+AGGREGATORS: Registry[Entry] = Registry("aggregator")
 A = TypeVar("A", bound=type[Aggregator])
 
 
-def register(name: str, *, reference: str, when: str = "", named: bool = True) -> Callable[[A], A]:
+def register(
+    name: str, *, reference: str, when: str = "", named: bool = True, replace: bool = False
+) -> Callable[[A], A]:
     """Make an aggregator available under ``name``: to compose with any scale and, if ``named``, as a method alone.
 
-    ``when``: one sentence on when to use it, for the docs.
+    ``when``: one sentence on when to use it, for the docs. A name that is taken is refused, unless ``replace`` is set.
     """
 
     def add(cls: A) -> A:
-        AGGREGATORS[name] = Entry(cls, reference, when, named)
+        check_rule(name, cls, Aggregator)
+        AGGREGATORS.add(name, cls, Entry(cls, reference, when, named), replace)
         return cls
 
     return add

@@ -32,5 +32,9 @@ class Mean(SumRule):
 class FedAvg(SumRule):
     """λ_i = m_i / Σ_j m_j: by sample count."""
 
+    @property
+    def needs_sizes(self) -> bool:
+        return True
+
     def weights(self, round: Round) -> Tensor:
         return round.sizes / round.sizes.sum()

@@ -118,6 +118,10 @@ class RFA(GramRule):
         if not 0 < self.nu < float("inf"):
             raise UserError(f"nu = {self.nu}: must be a finite number > 0 (the smoothing of distances near 0)")
 
+    @property
+    def needs_sizes(self) -> bool:
+        return self.by_count
+
     def weights(self, round: Round) -> Tensor:
         alpha = round.sizes if self.by_count else torch.ones_like(round.sizes)
         weights = alpha / alpha.sum()

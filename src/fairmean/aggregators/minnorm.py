@@ -34,6 +34,10 @@ class FedMGDAPlus(GramRule):
     def __post_init__(self) -> None:
         within("epsilon", self.epsilon, 0, 1, "0: FedAvg's weights, 1: free")
 
+    @property
+    def needs_sizes(self) -> bool:
+        return True
+
     def weights(self, round: Round) -> Tensor:
         scale = inverse(round.squared_norms.sqrt())
         start = round.sizes / round.sizes.sum()

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from fairmean.aggregators.base import knows_f
 from fairmean.aggregators.clipping import check_radius
+from fairmean.hyper import check_rule
+from fairmean.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -27,15 +29,16 @@ class Mixing:
         raise NotImplementedError
 
 
-MIXINGS: dict[str, type[Mixing]] = {}
+MIXINGS: Registry[type[Mixing]] = Registry("pre-aggregation")
 X = TypeVar("X", bound=type[Mixing])
 
 
-def register_mixing(name: str) -> Callable[[X], X]:
-    """Make a pre-aggregation available under ``name``."""
+def register_mixing(name: str, *, replace: bool = False) -> Callable[[X], X]:
+    """Make a pre-aggregation available under ``name``; one that is taken is refused, unless ``replace`` is set."""
 
     def add(cls: X) -> X:
-        MIXINGS[name] = cls
+        check_rule(name, cls, Mixing)
+        MIXINGS.add(name, cls, cls, replace)
         return cls
 
     return add

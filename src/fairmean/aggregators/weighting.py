@@ -53,5 +53,9 @@ class TERMCounts(LossRule):
     def __post_init__(self) -> None:
         check_tilt("t_out", self.t_out)
 
+    @property
+    def needs_sizes(self) -> bool:
+        return True
+
     def weights(self, round: Round) -> Tensor:
         return torch.softmax(self.t_out * round.losses + round.sizes.log(), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import re
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 
 from fairmean.data import store
 from fairmean.data.dataset import Dataset
+from fairmean.data.registry import SPECS
 from fairmean.errors import UserError
-from fairmean.importing import call, source_digest
+from fairmean.importing import call
 
 REQUIRED = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("clients_train", "clients_test")
+_MOST_CLASSES = 1_000_000
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -29,10 +32,15 @@ def is_own(name: str) -> bool:
     return looks_like_path or bool(IMPORT_PATH.fullmatch(name)) or os.path.exists(os.path.expanduser(name))
 
 
+def is_function(name: str) -> bool:
+    """Whether a data set's name is ``package.module:function``."""
+    return name not in SPECS and bool(IMPORT_PATH.fullmatch(name)) and not Path(name).expanduser().exists()
+
+
 def load(name: str) -> Dataset:
     """Read and check the user's data."""
     file = Path(name).expanduser()
-    if IMPORT_PATH.fullmatch(name) and not file.exists():
+    if is_function(name):
         made = call(name, f"data '{name}'")
         if isinstance(made, Dataset):
             return _checked_dataset(made, name)
@@ -40,11 +48,16 @@ def load(name: str) -> Dataset:
             kind = type(made).__name__
             raise UserError(f"{name} returned {kind}: return a Dataset or a mapping with {', '.join(REQUIRED)}")
         return _dataset(name, made)
-    if file.is_dir():
-        return _dataset(name, _read_folder(file))
-    if file.exists() and file.suffix != ".npz":
+    if file.exists() and not file.is_dir() and file.suffix != ".npz":
         raise UserError(f"data '{name}' is neither a .npz file nor a folder of .npy files: convert it to one")
-    return _dataset(name, store.read(file, REQUIRED + OPTIONAL, "name a file that np.savez wrote"))
+    before = _stamps(file)
+    if file.is_dir():
+        arrays = _read_folder(file)
+    else:
+        arrays = store.read(file, REQUIRED + OPTIONAL, "name a file that np.savez wrote")
+    if _stamps(file) != before:
+        raise UserError(f"data '{name}' changed while it was read; run again when it is whole")
+    return _dataset(name, arrays)
 
 
 def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
@@ -61,24 +74,58 @@ def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def digest(name: str) -> str | None:
-    """SHA-256 of the user's file, folder or module, so that a run is tied to its content; None for anything else."""
+    """SHA-256 of the user's file or folder, so that a run is tied to its content; None for a data set known by name.
+
+    A file is read once per process while it stays the same.
+    """
     file = Path(name).expanduser()
-    if not is_own(name) or not file.exists():
-        return source_digest(name)
+    if name in SPECS or not is_own(name) or not file.exists():
+        return None
+    try:
+        return _digest_of_files(_stamps(file))
+    except OSError as error:
+        raise UserError(f"data '{name}' cannot be read ({error.strerror})") from None
+
+
+Stamps = tuple[tuple[str, int, int, int], ...]
+
+
+def _stamps(file: Path) -> Stamps:
+    """Path, size, time and inode of each file of a data set: other ones tell that a file has changed."""
+    files = sorted(file.glob("*.npy")) if file.is_dir() else [file] if file.exists() else []
+    states = [(str(part.resolve()), part.stat()) for part in files]
+    return tuple((path, state.st_size, state.st_mtime_ns, state.st_ino) for path, state in states)
+
+
+@functools.lru_cache(maxsize=64)
+def _digest_of_files(stamps: Stamps) -> str:
     sha = hashlib.sha256()
-    for part in [file] if file.is_file() else sorted(file.glob("*.npy")):
-        sha.update(part.name.encode())
-        sha.update(part.read_bytes())
+    for path, *_ in stamps:
+        sha.update(Path(path).name.encode())
+        with open(path, "rb") as stream:
+            while block := stream.read(1 << 20):
+                sha.update(block)
+    return sha.hexdigest()[:16]
+
+
+def content(data: Dataset) -> str:
+    """SHA-256 of everything in a data set that decides results: its arrays, the number of classes, the scaling."""
+    sha = hashlib.sha256(repr((data.classes, data.mean, data.std)).encode())
+    for array in (data.train_x, data.train_y, data.test_x, data.test_y, data.train_clients, data.test_clients):
+        if array is None:
+            sha.update(b"none")
+        else:
+            sha.update(f"{array.dtype.str}{array.shape}".encode())
+            sha.update(np.ascontiguousarray(array).data)
     return sha.hexdigest()[:16]
 
 
 def _checked_dataset(made: Dataset, name: str) -> Dataset:
     """A Dataset the user's function built, its arrays checked like any others."""
     given = (made.train_x, made.train_y, made.test_x, made.test_y, made.train_clients, made.test_clients)
-    checked = _dataset(name, dict(zip(REQUIRED + OPTIONAL, given, strict=True)))
-    if made.classes < checked.classes:
-        raise UserError(f"{name}: classes={made.classes}, but there is a label {checked.classes - 1}: raise it")
-    return dataclasses.replace(checked, name=made.name, classes=made.classes, mean=made.mean, std=made.std)
+    arrays = dict(zip(REQUIRED + OPTIONAL, given, strict=True))
+    checked = _dataset(name, arrays | {"classes": made.classes})
+    return dataclasses.replace(checked, name=made.name, mean=made.mean, std=made.std)
 
 
 def _dataset(name: str, arrays: Mapping[str, Any]) -> Dataset:
@@ -102,7 +149,7 @@ def _dataset(name: str, arrays: Mapping[str, Any]) -> Dataset:
         key: _integers(name, key, present[key], len(x)) if key in present else None
         for key, x in zip(OPTIONAL, (train_x, test_x), strict=True)
     }
-    classes = int(max(train_y.max(), test_y.max())) + 1
+    classes = _classes(name, train_y, test_y, arrays.get("classes"))
     return Dataset(
         name=name,
         train_x=train_x,
@@ -113,6 +160,27 @@ def _dataset(name: str, arrays: Mapping[str, Any]) -> Dataset:
         train_clients=clients["clients_train"],
         test_clients=clients["clients_test"],
     )
+
+
+def _classes(name: str, train_y: NDArray[np.int64], test_y: NDArray[np.int64], given: Any) -> int:
+    """The number of classes: as given, or one more than the largest label, if most of the classes below it occur.
+
+    One label of 1,000 among three classes is a mistake more often than a problem with 1,001 classes.
+    """
+    largest = int(max(train_y.max(), test_y.max()))
+    if given is not None:
+        if isinstance(given, bool) or not isinstance(given, int | np.integer) or given > _MOST_CLASSES:
+            raise UserError(f"data '{name}': classes = {given!r}: must be a whole number, at most {_MOST_CLASSES:,}")
+        if given <= largest:
+            raise UserError(f"{name}: classes={given}, but there is a label {largest}: raise it")
+        return int(given)
+    distinct = len(np.union1d(np.unique(train_y), np.unique(test_y)))
+    if largest + 1 > 2 * distinct or largest >= _MOST_CLASSES:
+        raise UserError(
+            f"data '{name}': there is a label {largest:,}, but only {distinct} labels occur: number the classes 0 … K−1 "
+            "without large gaps, or return a Dataset with classes=K from a function"
+        )
+    return largest + 1
 
 
 def _inputs(name: str, key: str, array: NDArray[Any]) -> NDArray[np.uint8] | NDArray[np.float32]:

@@ -16,11 +16,13 @@ _TRIES = 1000
 
 
 def check_alpha(alpha: float) -> None:
-    """0 < α < ∞."""
+    """0 < α ≤ 10⁹; beyond that the shares are equal to nine digits, and larger numbers overflow."""
     if not 0 < alpha < float("inf"):
         raise UserError(
             f"partition.alpha = {alpha}: must be a finite number > 0 (small is heterogeneous, large is nearly iid)"
         )
+    if alpha > 1e9:
+        raise UserError(f"partition.alpha = {alpha:g}: must be at most 1e9; use partition.name=iid for equal shares")
 
 
 def dirichlet(labels: Index, clients: int, seed: int, *, alpha: float = 0.5, min_size: int = 10) -> Index:

@@ -29,7 +29,7 @@ def fits(method: Method) -> bool:
     """Whether a method can be had in parts."""
     if method.rung == Rung.GRAM:
         return method.aggregator.linear
-    return method.aggregator.separable and not method.pre
+    return method.aggregator.separable and not method.aggregator.remembers and not method.pre
 
 
 @dataclass(frozen=True, eq=False)

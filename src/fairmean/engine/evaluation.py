@@ -23,11 +23,12 @@ class Evaluator:
     def __call__(self) -> tuple[Percent, Percent]:
         """(on clean labels, on the labels as the client itself sees them)."""
         federation, net = self._federation, self._net
-        net.model.eval()
-        with torch.no_grad():
-            parts = [slice(a, a + self._chunk) for a in range(0, len(self._x), self._chunk)]
+        parts = [slice(a, a + self._chunk) for a in range(0, len(self._x), self._chunk)]
+        if not parts:  # no client owns a test sample
+            nothing = np.full(len(federation.test_offsets) - 1, np.nan)
+            return nothing, nothing
+        with net.evaluating(), torch.no_grad():
             logits = torch.cat([net.logits(self._x[part], self._rows[part], 0, exact=True) for part in parts])
-        net.model.train()
         predicted = logits.argmax(1)
         own = federation.test_own_y
         if federation.test_dynamic is not None:

@@ -37,11 +37,11 @@ def fused_round(
         _backward(net, batch, span, coefficients[batch.mine], share, graphs)
         return losses, Outcome(_summed(direction, world), coefficients, state)
 
-    weights, state = method.aggregator(Round(sizes=batch.sizes, clients=batch.ids, lr=lr), state)
+    weights, state = method.decide(Round(sizes=batch.sizes, clients=batch.ids, lr=lr), state)
     each_losses, each_scaled, mine = [], [], weights[batch.mine]
     for span in batch.spans(chunk) or [batch.span(0, 0, chunk)]:
         losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
-        scaled = mine[span.clients] * method.scale(losses, entropies)
+        scaled = mine[span.clients] * method.scales(losses, entropies)
         _backward(net, batch, span, scaled, share, graphs)
         each_losses.append(losses)
         each_scaled.append(scaled)

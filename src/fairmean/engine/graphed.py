@@ -17,6 +17,7 @@ from fairmean.engine.evaluation import Percent
 from fairmean.engine.fused import fused_round
 from fairmean.engine.simulator import Simulator, Step
 from fairmean.engine.vectorised import vectorised, vectorises
+from fairmean.errors import UserCodeError
 from fairmean.products import gram
 
 
@@ -94,7 +95,7 @@ class Graphed:
         try:
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self._passes()
-        except RuntimeError:
+        except (RuntimeError, UserCodeError):
             if not self._inside:
                 return False
             self._inside = False

@@ -172,13 +172,14 @@ class Monitor:
         """max |λ(∇²f_i)| over regular clients, by a few products that start at their gradients; NaN if it fails."""
         places = regular.nonzero()[:, 0].tolist()
         parts = [batch.part(k, k + 1) for k in places]
-        curves = Curves(self.net.model, [(batch.x[part], batch.y[part]) for part in parts])
-        try:
-            found = [power_iteration(partial(curves.product, i), gradients[k], _PRODUCTS) for i, k in enumerate(places)]
-        except RuntimeError:  # a model that cannot be differentiated twice
-            return gradients.new_tensor(math.nan, dtype=torch.float64)
-        finally:
-            self.net.model.train()
+        with self.net.evaluating():
+            curves = Curves(self.net.model, [(batch.x[part], batch.y[part]) for part in parts])
+            try:
+                found = [
+                    power_iteration(partial(curves.product, i), gradients[k], _PRODUCTS) for i, k in enumerate(places)
+                ]
+            except RuntimeError:  # a model that cannot be differentiated twice
+                return gradients.new_tensor(math.nan, dtype=torch.float64)
         return gradients.new_tensor(max(eigen.value for eigen in found), dtype=torch.float64)
 
     def _accumulate(self, values: dict[str, Tensor]) -> None:
@@ -210,9 +211,9 @@ class Monitor:
     def jacobian(self) -> Tensor:
         """max ‖∇_w h(w; x)‖ over the samples with the largest inputs: a lower bound of Γ."""
         net, rows = self.net, self._probes
-        net.model.eval()
-        value = largest_jacobian(net.model, lambda x: net.logits(x, rows[:1], 0, exact=True), self.federation.x[rows])
-        net.model.train()
+        with net.evaluating():
+            logits = partial(net.logits, rows=rows[:1], key=0, exact=True)
+            value = largest_jacobian(net.model, logits, self.federation.x[rows])
         return self.net.flat.new_tensor(value, dtype=torch.float64)
 
 

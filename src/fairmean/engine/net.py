@@ -46,7 +46,8 @@ class Net:
         self.model = model.to(device=device, dtype=dtype)
         if torch.device(device).type == "cuda":
             accelerate(self.model, self.precision)
-        self.model.train()
+        if not self.model.training:  # the whole model was left in eval(); parts of it alone are kept so
+            self.model.train()
         self._parameters = parameters = list(model.parameters())
         self.channels_last = any(p.dim() == 4 for p in parameters)
         ends = torch.tensor([0, *(p.numel() for p in parameters)]).cumsum(0).tolist()
@@ -133,6 +134,17 @@ class Net:
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self._parameters if p.grad is not None]
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Inside, the model is in eval(); afterwards every module is in the mode it was in."""
+        training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
 
     def layout(self, x: Tensor) -> Tensor:
         """Inputs in the memory layout the model likes."""

@@ -46,12 +46,8 @@ class Reach:
         x, y = self._federation.trust_x, self._federation.trust_y
         assert x is not None
         assert y is not None
-        self._net.model.eval()
-        try:
-            with self._moved(direction, step), torch.no_grad():
-                return F.cross_entropy(self._net.model(self._net.layout(x)), y).double()
-        finally:
-            self._net.model.train()
+        with self._net.evaluating(), self._moved(direction, step), torch.no_grad():
+            return F.cross_entropy(self._net.model(self._net.layout(x)), y).double()
 
     @contextmanager
     def _moved(self, direction: Tensor | None, step: float) -> Iterator[None]:

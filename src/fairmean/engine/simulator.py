@@ -215,7 +215,9 @@ class Simulator:
         losses, entropies = self.world.join(batch.bounds, *mine)
         self.world.complete(rows, batch.bounds)
         known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": self.state, "access": self._access}
-        return losses, method.combine(rows, losses, batch.sizes, entropies, owned=True, **known)
+        outcome = method.combine(rows, losses, batch.sizes, entropies, owned=True, **known)
+        method.check_direction(outcome.direction, rows)
+        return losses, outcome
 
     def _bound(self, room: float | None) -> int:
         """0, or the bytes that per-client gradients may take where all n×d of them do not fit."""
@@ -252,13 +254,29 @@ class Simulator:
         losses: Tensor = self.world.join(batch.bounds, mine)[0]
         return losses
 
+    def training_losses(self, last: Tensor) -> Tensor:
+        """The loss of every client at the current model: on all its samples, as it sees their labels, without dropout.
+
+        ``last``: what ``losses`` gave here, which is the same where clients, samples and model are whole every round.
+        """
+        if not self.unsteady:
+            return last.cpu()
+        batch = self._everything()
+        with self.net.evaluating():
+            mine = broadcast_statistics(self.net, batch, self._chunk, self.method.scale.tilt)[0]
+        losses: Tensor = self.world.join(batch.bounds, mine)[0]
+        return losses.cpu()
+
+    def _everything(self) -> Batch:
+        """All samples of all clients, of which this rank has its own."""
+        feed = Feeder(self.federation, 0, self.seed, keyed=False, borders=self._borders, rank=self.world.rank)
+        return feed(0, self._everyone)
+
     def evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Per client, in percent: accuracy on clean test labels, and on the labels as the client itself sees them."""
         if self.world.size == 1:
             return self._evaluate()
-        first, last = self._borders[self.world.rank : self.world.rank + 2]
-        nothing = np.full(last - first, np.nan)
-        mine = self._evaluate() if len(self.federation.test_x) else (nothing, nothing)
+        mine = self._evaluate()
         clean, own = self.world.join(self._borders, *(torch.from_numpy(values).to(self.w.device) for values in mine))
         return clean.cpu().numpy(), own.cpu().numpy()
 

@@ -10,7 +10,7 @@ graph and replayed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from fairmean.engine.simulator import Simulator, Step
 from fairmean.engine.stackednet import StackedNet
 from fairmean.engine.stackrows import Rows
 from fairmean.engine.vectorised import vectorised, vectorises
+from fairmean.errors import UserCodeError
 from fairmean.products import gram
 from fairmean.rounds import Access, Method
 
@@ -111,12 +112,10 @@ class Stack:
             self._lr.copy_(torch.tensor(lr, dtype=torch.float64), non_blocking=True)
             rows = self._rows(self._feed(t, self._clients))
             graphable = self._stream is not None and self._graphable
-            if not graphable or self._rounds == 0:
-                self._record = self._round(rows)
-            else:
-                if self._graph is None:
-                    self._capture(rows)
+            if graphable and self._rounds > 0 and (self._graph is not None or self._capture(rows)):
                 self._graph.replay()
+            else:
+                self._record = self._round(rows)
             self._rounds += 1
 
     def finish(self) -> list[Step]:
@@ -342,8 +341,22 @@ class Stack:
             self._static = rows
         return rows
 
-    def _capture(self, rows: Rows) -> None:
-        self._graph = torch.cuda.CUDAGraph()
+    def _capture(self, rows: Rows) -> bool:
+        """Record the round as a graph; without the user's own rules if they do not fit in. False: not at all."""
         self._stream.synchronize()
-        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
-            self._record = self._round(rows)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._record = self._round(rows)
+        except (RuntimeError, UserCodeError):
+            doubtful = [group.together and group.method.is_own for group in self.groups]
+            self.groups = [
+                replace(group, together=False) if doubt else group
+                for group, doubt in zip(self.groups, doubtful, strict=True)
+            ]
+            if any(doubtful) and not self.pooled:
+                return self._capture(rows)
+            self._graphable = False
+            return False
+        self._graph = graph
+        return True

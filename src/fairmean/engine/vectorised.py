@@ -30,11 +30,12 @@ def vectorised(method: Method, rows: Any, access: Access) -> Callable[..., tuple
 
 
 @dataclass(frozen=True)
-class _Few:
+class _Clients:
     sizes: Tensor
     ids: Tensor
 
 
+_FEW = 64
 _KNOWN: dict[Any, bool] = {}
 
 
@@ -42,8 +43,9 @@ def vectorises(method: Method, n: int, d: int, access: Access) -> bool:
     """Whether a method can be applied to many runs by one call: it never looks at a number on the host. Tried out."""
     if method.rung <= Rung.LOSSES:  # never sees a gradient, and may have very many clients
         d = 1
-    elif not method.aggregator.requires:  # a few coordinates will do
+    elif not method.aggregator.requires:  # a few coordinates will do, and so will the fewest clients that a rule takes
         d = min(d, 1024)
+        n = min(n, max(_FEW, 4 * int(method.hyper.get("f", 0)) + 4))
     key = (method, n, d)
     if key not in _KNOWN:
         _KNOWN[key] = _tried(method, n, d, access)
@@ -54,7 +56,7 @@ def _tried(method: Method, n: int, d: int, access: Access) -> bool:
     random = torch.Generator().manual_seed(0)
     g = torch.randn(2, n, d, generator=random, dtype=torch.float64)
     f = torch.rand(2, n, generator=random, dtype=torch.float64)
-    rows = _Few(torch.ones(n, dtype=torch.float64), torch.arange(n))
+    rows = _Clients(torch.ones(n, dtype=torch.float64), torch.arange(n))
     state = {key: torch.stack([value, value]) for key, value in method.aggregator.init(n).items()}
     try:
         vectorised(method, rows, access)(g, f, f, torch.tensor([0.1, 0.2], dtype=torch.float64), state)

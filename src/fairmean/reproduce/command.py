@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from fairmean.config import gather, parse
-from fairmean.experiment import build_simulator, resolve
+from fairmean.experiment import build_simulator
+from fairmean.identity import resolve
 from fairmean.reproduce import calibration, figures, paper, render
 from fairmean.reproduce.calibration import CHOSEN, PROTOCOL, Row
 from fairmean.study import Report, compare, label

@@ -18,7 +18,7 @@ from fairmean.reproduce.evidence import ATTACKS, Evidence
 from fairmean.reproduce.grids import marked
 from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.render import name
-from fairmean.reproduce.statistics import Difference, paired
+from fairmean.statistics import Difference, paired
 
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _MARK = "\\*"

@@ -12,7 +12,8 @@ from typing import Any
 from fairmean.config import Config, gather, parse
 from fairmean.engine.monitor import constants
 from fairmean.errors import UserError
-from fairmean.experiment import build_federation, resolve
+from fairmean.experiment import blaming_the_model, build_federation
+from fairmean.identity import Sources, resolve
 from fairmean.tables import columns
 from fairmean.theory import bounds
 from fairmean.theory.estimate import Estimate, curves, estimate
@@ -51,11 +52,13 @@ def advise(
     if samples < 1:
         raise UserError(f"samples = {samples}: must be a whole number ≥ 1 (of a client, at most)")
     wanted = parse(gather(config, overrides))
-    clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")))
-    federation = build_federation(clean)
+    sources = Sources()
+    clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")), sources)
+    federation = build_federation(clean, sources.dataset(clean.data.name, clean.data.path))
     kappa, tau = constants(clean.method.build())
-    found = curves(clean, federation, samples)
-    here, everywhere = estimate(found, kappa, tau, samples, tell), known(found.model, federation)
+    with blaming_the_model(clean.model.name):
+        found = curves(clean, federation, samples)
+        here, everywhere = estimate(found, kappa, tau, samples, tell), known(found.model, federation)
     if everywhere is not None:
         here = replace(here, gamma=everywhere.gamma)
     return Advice(clean, here, everywhere)

@@ -106,6 +106,8 @@ def read(folder: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     if table is None:
         if not any((folder / name).exists() for name in ("config.toml", CLIENTS)):
             raise UserError(f"'{folder}' is not a run folder; a run's folder is printed at its end")
+        if (folder / "theory.json").exists():
+            raise UserError(f"'{folder / THEORY}' is missing; remove the folder and run it again with theory=true")
         raise UserError(
             f"'{folder}' was run without theory=true; run it again: fairmean run {folder / 'config.toml'} theory=true"
         )
@@ -116,7 +118,7 @@ def read(folder: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         premises: dict[str, Any] = json.loads((folder / "theory.json").read_text())
     except FileNotFoundError:
         raise UserError(f"'{folder / 'theory.json'}' is missing; remove the folder and run again") from None
-    except (ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise UserError(f"'{folder}': theory.csv or theory.json is damaged ({error}); run again") from None
     if not rows:
         raise UserError(f"'{table}' has no round; let the run go on, or run it again")

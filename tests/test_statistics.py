@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from fairmean.reproduce.statistics import holm, p_value, paired, signed_ranks
+from fairmean.statistics import holm, p_value, paired, signed_ranks
 
 # printed tables of Student's t: (degrees of freedom, t, two-sided p)
 T_TABLE = [

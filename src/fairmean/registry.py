@@ -1,0 +1,45 @@
+"""Registries: things by name, of which a name means one, together with the source they were made from."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from fairmean.errors import UserError
+from fairmean.importing import definition_digest
+
+T = TypeVar("T")
+
+_SOURCES: WeakKeyDictionary[type, str | None] = WeakKeyDictionary()
+
+
+class Registry(dict[str, T]):
+    """Names and what they mean. ``kind`` is what error messages call it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def add(self, name: str, cls: type[Any], entry: T, replace: bool = False) -> None:
+        """Let ``name`` mean ``entry``, whose class is ``cls``.
+
+        A name that means something else already is refused, unless ``replace`` asks for it. The same class defined once
+        more (a notebook's cell run again, a module reloaded) takes the place of its earlier self.
+        """
+        before = self.get(name)
+        if before is not None and not replace and _place(getattr(before, "rule", before)) != _place(cls):
+            where = ".".join(_place(getattr(before, "rule", before)))
+            raise UserError(
+                f"{self.kind} '{name}' is there already ({where}); choose another name, or register it with replace=True"
+            )
+        _SOURCES[cls] = definition_digest(cls)
+        self[name] = entry
+
+
+def _place(cls: Any) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
+def source_of(cls: type[Any]) -> str | None:
+    """The digest of a class's source as it was when it was registered; None for what comes with fairmean."""
+    return _SOURCES[cls] if cls in _SOURCES else definition_digest(cls)
