@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import itertools
 import math
@@ -23,6 +22,7 @@ from fairmean.experiment import TRUST, folder_of, resolve, run_config
 from fairmean.metrics import METRICS
 from fairmean.recorder import Progress
 from fairmean.runfolder import RunFolder
+from fairmean.statistics import interval
 from fairmean.together import run_together
 
 Planned = tuple[str, str, Config]
@@ -42,10 +42,8 @@ class Cell:
         values = self.metrics[metric]
         if baseline is not None:
             values = values - baseline.metrics[metric]
-        if len(values) < 2:
-            return float(values.mean()), math.nan
-        half = t_quantile(0.95, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values))
-        return float(values.mean()), float(half)
+        mean, half, n = interval(values)
+        return (mean, half) if n == len(values) else (math.nan, math.nan)  # a diverged run is no figure
 
 
 @dataclass(frozen=True)
@@ -66,14 +64,6 @@ class Comparison:
         from fairmean.tables import comparison
 
         return comparison(self)
-
-
-@functools.cache
-def t_quantile(level: float, freedom: int) -> float:
-    """t with P(|T| ≤ t) = level for Student's T: T = √ν tan θ where θ has density ∝ cos^{ν−1} θ."""
-    theta = np.linspace(0, math.pi / 2, 200_001)
-    mass = np.cumsum(np.cos(theta) ** (freedom - 1))
-    return math.sqrt(freedom) * math.tan(float(np.interp(level, mass / mass[-1], theta)))
 
 
 def spec(text: str, section: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fairmean.errors import UserError
 from fairmean.experiment import build_simulator
 from fairmean.reproduce import claims, compared, evidence, evidence_command, page, tuning, words
 from fairmean.reproduce.claims import Claim, Comparison, judge
-from fairmean.reproduce.statistics import paired
+from fairmean.statistics import paired
 from fairmean.study import plan
 
 ROOT = Path(__file__).parent.parent.parent
