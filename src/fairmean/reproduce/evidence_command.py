@@ -14,12 +14,15 @@ from fairmean.reproduce import evidence, page, pictures, tuning, words
 from fairmean.reproduce.command import Say
 from fairmean.reproduce.evidence import Evidence
 from fairmean.reproduce.paper import METRICS
+from fairmean.statistics import MISSING, available
 from fairmean.study import Report
 from fairmean.tables import columns
 
 
 def publish(tables: Path, docs: Path, say: Say = print) -> None:
-    """docs/evidence.md and its figures, from the stored tables."""
+    """docs/evidence.md and its figures, from the stored tables; without intervals and tests there is none."""
+    if not available():
+        raise UserError(f"reproduce evidence: {MISSING}")
     tabled = found, mapped, *_ = stored(tables)
     if not found:
         raise UserError(f"'{tables}' holds no evidence-*.csv.gz; name the project's results folder with --tables")

@@ -18,7 +18,7 @@ from fairmean.reproduce.evidence import ATTACKS, Evidence
 from fairmean.reproduce.grids import marked
 from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.render import name
-from fairmean.statistics import Difference, paired
+from fairmean.statistics import Difference, interval
 
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _MARK = "\\*"
@@ -39,7 +39,7 @@ def _digits(value: float) -> str:
 
 def absolute(values: Sequence[float] | np.ndarray[Any, Any]) -> str:
     """Mean ± the half-width of its 95 % interval; with the number of draws, if some have no figure."""
-    d = paired(values, np.zeros(len(values)))
+    d = interval(values)
     if math.isnan(d.mean):
         return "–"
     return f"{_digits(d.mean)} ± {_digits(d.half)}" + (f" ({d.n} of {len(values)} draws)" if d.n < len(values) else "")
