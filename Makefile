@@ -1,17 +1,21 @@
 # make demo   the comparison on embedded data        make test   all tests
 # make lint   format check, linter, strict types     make format  apply the formatter
+# make fuzz   300 bad inputs: each must end in one line
 # make bench  ours, five peers and plain training side by side on this CPU: about 40 minutes, 7 GB of environments
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test fuzz lint format bench clean
 
 demo: $(VENV)/.ready
 	$(BIN)/fairmean compare run.name=demo train.rounds=150 train.lr=0.2 train.lr_decay=0.99
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
+
+fuzz: $(VENV)/.ready
+	$(BIN)/python -m tests.fuzz --count 300
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
