@@ -34,13 +34,18 @@ def main() -> int:
         ran[case.kind] += 1
         bad[case.kind] += bool(found)
         if arguments.times:
-            print(f"{time.monotonic() - began:6.2f} s  {case.id}", flush=True)
+            print(f"{time.monotonic() - began:6.2f} s  {_printable(case.id)}", flush=True)
         for fault in found:
-            print(f"{case.id}: {fault}", flush=True)
+            print(_printable(f"{case.id}: {fault}"), flush=True)
     for kind in KINDS:
         print(f"{kind:10} {ran[kind]:4} cases, {bad[kind]:4} end badly")
     print(f"{'all':10} {ran.total():4} cases, {bad.total():4} end badly")
     return int(bad.total() > 0)
+
+
+def _printable(text: str) -> str:
+    """Names that are no text, and bytes that steer a terminal, spelled out."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def _command(name: str, *argv: str, says: tuple[str, ...] = (), **more: Any) -> 
 
 
 def _trial() -> Iterator[Case]:
-    trial = {"trial": True}
+    trial: dict[str, Any] = {"trial": True}
     many = "1-1000000000"
     yield _command("a thousand million seeds", *ONE, "--seeds", many, says=(many,), **trial)
     yield _command("--seeds for run", "run", *TINY, "--seeds", "1-3", says=("compare",), **trial)
@@ -136,7 +136,7 @@ def _full() -> Iterator[Case]:
     yield _disk("in a comparison", 1500, ONE, table=())
     yield _disk("when it goes on", 300, run, damaged("interrupted", nothing))
     yield _disk("for new", 300, ["new", "my.toml"], says=("my.toml",))
-    trial = {"trial": True}
+    trial: dict[str, Any] = {"trial": True}
     yield Case("command", "list to a full device", given(["list", "methods"]), stdout="/dev/full", **trial)
     for name, argv in (
         ("run", ["run", *TINY]),

@@ -45,7 +45,8 @@ def handwritten() -> Iterator[Case]:
 
 def _shapes() -> Iterator[Case]:
     for name in NAMES:
-        yield _arrays(f"{name} missing", says=(name,), **{name: None})
+        missing: dict[str, Any] = {name: None}
+        yield _arrays(f"{name} missing", says=(name,), **missing)
     yield _arrays("inputs NaN", says=("x_train",), x_train=_with(X, np.nan))
     yield _arrays("test inputs infinite", says=("x_test",), x_test=_with(TEST_X, np.inf))
     yield _arrays("inputs beyond float32", says=("x_train",), x_train=_with(X, 1e300, np.float64))

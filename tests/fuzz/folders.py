@@ -136,7 +136,7 @@ def handwritten() -> Iterator[Case]:
 
 
 def _trial() -> Iterator[Case]:
-    trial = {"trial": True}
+    trial: dict[str, Any] = {"trial": True}
     where = ("checkpoint.pt",)
     yield _folder("checkpoint half there", "interrupted", cut("checkpoint.pt", 0.5), *where, **trial)
     yield _folder("checkpoint garbage", "interrupted", put("checkpoint.pt", b"garbage"), *where, **trial)

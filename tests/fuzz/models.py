@@ -79,7 +79,7 @@ def handwritten() -> Iterator[Case]:
     def returns(name: str, expression: str, *says: str, **options: Any) -> Case:
         return code(name, f"def make(shape, classes):\n    return {expression}", *says, **options)
 
-    trial = {"trial": True}
+    trial: dict[str, Any] = {"trial": True}
     yield returns("too few outputs", "nn.Linear(shape[0], classes - 1)", **trial)
     for name in ("a number", "three dimensions", "a tuple"):
         yield net(f"gives {name}", FORWARDS[name], **trial)

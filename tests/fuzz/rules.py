@@ -133,16 +133,16 @@ def mixing(value: str) -> str:
 def handwritten() -> Iterator[Case]:
     """Each for a reason of its own."""
     make = Rules()
-    trial = {"trial": True}
+    trial: dict[str, Any] = {"trial": True}
     for what in ("one too many", "a list", "nothing", "a column"):
         yield make.weights(f"gives {what}", WEIGHTS[what], **trial)
     yield make.weights("gives NaN", WEIGHTS["NaN"], never=("too large",), **trial)
-    coordinates = {"base": "CoordinateRule"}
+    coordinates: dict[str, Any] = {"base": "CoordinateRule"}
     short = "def direction(self, round):\n    return " + DIRECTIONS["short"]
     yield make.rule("gives a short direction", short, **coordinates, **trial)
     raises = "def weights(self, round):\n    raise ValueError('no\\ngood')"
     yield make.rule("raises", raises, "no good", **trial)
-    beside = {"codes": frozenset({1}), "table": ("mean", "fedavg"), "methods": "mean,NAME,fedavg"}
+    beside: dict[str, Any] = {"codes": frozenset({1}), "table": ("mean", "fedavg"), "methods": "mean,NAME,fedavg"}
     yield make.rule("raises beside good methods", raises, "no good", **beside, **trial)
     syntax = make.module(
         "in a module that does not parse", "def f(:\n    pass\n", "MODULE", ".py", "6", never=("frozen",), **trial
@@ -285,7 +285,7 @@ def handwritten() -> Iterator[Case]:
         word="scale",
         **beside | {"methods": "mean,NAME+mean,fedavg"},
     )
-    krum = {"word": "mixing", "words": ["method.f=1"]}
+    krum: dict[str, Any] = {"word": "mixing", "words": ["method.f=1"]}
     yield make.module("raises", mixing("raise KeyError('lost')"), "NAME", "lost", **krum)
     yield make.module("gives a matrix too small", mixing("return gram[1:, 1:]"), **krum)
     yield make.module("gives NaN", mixing("return gram * float('nan')"), **krum)

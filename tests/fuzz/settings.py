@@ -65,7 +65,7 @@ def _file(name: str, content: Content, says: tuple[str, ...] = ("my.toml",), ver
 
 
 def _trial() -> Iterator[Case]:
-    new = {"trial": True}
+    new: dict[str, Any] = {"trial": True}
     yield _setting("rounds=3", "rounds=3", says=("rounds", "train.rounds"), never=("'run'",), **new)
     yield _setting("train=3", "train=3", says=("train",), never=("train.name",), **new)
     yield _setting(
