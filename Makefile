@@ -1,17 +1,22 @@
 # make demo   the comparison on embedded data        make test   all tests
 # make lint   format check, linter, strict types     make format  apply the formatter
+# make fuzz   300 bad inputs, each of which must end in one line; COUNT=800 has all that were written by hand
 # make bench  ours, five peers and plain training side by side on this CPU: about 40 minutes, 7 GB of environments
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+COUNT  ?= 300
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test fuzz lint format bench clean
 
 demo: $(VENV)/.ready
 	$(BIN)/fairmean compare run.name=demo train.rounds=150 train.lr=0.2 train.lr_decay=0.99
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
+
+fuzz: $(VENV)/.ready
+	$(BIN)/python -m tests.fuzz --count $(COUNT)
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
