@@ -29,8 +29,8 @@ from fairmean.engine import Simulator, Training
 from fairmean.engine.fleet import Fleet
 from fairmean.engine.precision import PRECISIONS
 from fairmean.experiment import build_federation, build_simulator
-from fairmean.identity import resolve
 from fairmean.federation import Federation
+from fairmean.identity import resolve
 from fairmean.methods import named_methods
 from fairmean.models import build
 

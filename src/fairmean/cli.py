@@ -54,20 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = _main(argv, world)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        _let_go_of_output()
     except OSError as error:
-        _let_go_of_output()
-        code = _fail(
-            f"the output could not be written ({error.strerror}); send it somewhere with room", code or 1, world
-        )
+        code = _no_output(error, world) or code
     world.leave(code)
     return code
 
 
-def _let_go_of_output() -> None:
-    """Nobody reads what is printed any more: Python would say so once more at its end."""
+def _no_output(error: OSError, world: World) -> int:
+    """What is printed cannot go where it was sent; Python would say so once more at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # nobody reads it any more
+        return 0
+    return _fail(f"the output cannot be written ({error.strerror}); send it to a place with room", 1, world)
 
 
 def _in_one_line(
@@ -125,11 +123,9 @@ def _call(arguments: argparse.Namespace, world: World) -> int:
         return _lost(Lost("torchrun stops the others"), world) if world.terminated else _fail(_INTERRUPTED, 130, world)
     except Lost as lost:
         return _lost(lost, world)
-    except BrokenPipeError:
-        return 0
     except OSError as error:
-        if error.filename is None:  # the output, which main flushes and tells of
-            return 0
+        if error.filename is None:
+            return _no_output(error, world)
         return _fail(f"'{error.filename}': {error.strerror}; look at its place and its rights", 2, world)
 
 
@@ -401,6 +397,8 @@ def _new(arguments: argparse.Namespace) -> None:
     try:
         file.write_text(starter.TEXT, encoding="utf-8")
     except OSError as error:
+        if file.is_file():  # half of it
+            file.unlink()
         raise UserError(f"'{file}': cannot be written ({error.strerror})") from None
     print(f"wrote {file}; next: fairmean run {file}")
 

@@ -17,7 +17,7 @@ from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.engine.precision import PRECISIONS
 from fairmean.errors import UserError, nearest, unknown
-from fairmean.hyper import at_least, within
+from fairmean.hyper import as_float, at_least, within
 from fairmean.identity import run_hash
 from fairmean.methods import compose, decompose, named_methods
 from fairmean.rounds import Method
@@ -56,7 +56,7 @@ class PartitionConfig:
     def __post_init__(self) -> None:
         if self.name not in (*PARTITIONS, "given"):
             raise unknown("partition", self.name, [*PARTITIONS, "given"])
-        at_least("partition.clients", self.clients, 1)
+        within("partition.clients", self.clients, 1, 100_000_000)
         at_least("partition.min_size", self.min_size, 1)
         check_alpha(self.alpha)
         if self.seed is not None:
@@ -186,6 +186,14 @@ class TrainConfig:
                 raise unknown(f"train.{name}", getattr(self, name), known)
 
 
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """Where results go, and how often the clients are evaluated (0: about twenty times)."""
@@ -196,6 +204,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         at_least("run.eval_every", self.eval_every, 0)
+        for key, value in (("name", self.name), ("dir", self.dir)):
+            if "\0" in value or not _is_text(value):
+                raise UserError(f"run.{key} = {value!r}: holds a character that no file system takes; choose another")
         if Path(self.name).is_absolute() or ".." in Path(self.name).parts or not self.name.strip():
             raise UserError(f"run.name = '{self.name}': must be a plain name; choose the place with run.dir")
 
@@ -304,7 +315,7 @@ def _value(key: str, value: Any, wanted: Any) -> Any:
     if type(value).__name__ in kinds:
         return value
     if type(value) is int and "float" in kinds:
-        return float(value)
+        return as_float(key, value)
     for kind, inner in (("list[int]", int), ("list[str]", str)):
         if kind in kinds and isinstance(value, list) and all(type(item) is inner for item in value):
             return value
@@ -324,7 +335,7 @@ def literal(text: str) -> Any:
     for candidate in (text, f"[{text}]" if "," in text else text):
         try:
             return tomllib.loads(f"value = {candidate}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # also numbers with more digits than Python reads
             continue
     return text
 
@@ -355,7 +366,7 @@ def read(path: str | Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         remedy = f"; to use it as data, write data.name={path}" if Path(path).suffix in (".npz", ".npy") else ""
         raise UserError(f"config '{path}': is not TOML, which is text in UTF-8{remedy}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"config '{path}': is not TOML ({error})") from None
 
 

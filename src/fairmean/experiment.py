@@ -112,7 +112,7 @@ def blaming_the_model(name: str) -> Iterator[None]:
         yield
     except (UserError, Diverged, Lost, MemoryError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = frame_in(error, module) if colon else None
         if place is None:
             raise
@@ -170,7 +170,8 @@ def run_resolved(config: Config, report: Report | None, world: World, sources: S
     if ended is None:
         simulator = build_simulator(config, None, world, sources)
         kind = Recorder if world.rank == 0 else Follower
-        recorder = kind(config, folder, simulator, report)  # a user's mistake shows before anything is written
+        with blaming_the_model(config.model.name):
+            recorder = kind(config, folder, simulator, report)  # a user's mistake shows before anything is written
         determinism = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
         with determinism:
             if world.rank == 0:

@@ -75,9 +75,9 @@ class Federation:
 def poisoned_clients(n: int, clients: int | list[int], fraction: float | None, pick: str, seed: int) -> Index:
     """Ids of the poisoned clients: as listed; or so many (a count or a fraction), the last ones or drawn at random."""
     if isinstance(clients, list):
-        ids = np.array(sorted(set(clients)), dtype=np.int64)
-        if len(ids) and not 0 <= ids[0] <= ids[-1] < n:
+        if not all(0 <= client < n for client in clients):
             raise UserError(f"attack.clients = {clients}: ids must be 0 … {n - 1}")
+        ids = np.array(sorted(set(clients)), dtype=np.int64)
     else:
         count = clients if fraction is None else round(fraction * n)
         if count < 0:
@@ -198,6 +198,11 @@ def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str
     if data.train_clients is None:
         raise UserError(f"partition.name = 'given': the data '{data.name}' brings no client ids (clients_train)")
     owner = data.train_clients
+    if owner.max() >= len(owner):
+        raise UserError(
+            f"partition.name = 'given': clients_train names client {owner.max():,}, and there are {len(owner):,} "
+            "samples; number the clients 0 … n−1"
+        )
     counts = np.bincount(owner, minlength=clients)
     if len(counts) != clients and counts.min() > 0:
         raise UserError(

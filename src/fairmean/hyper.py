@@ -28,6 +28,18 @@ def check_rule(name: str, cls: Any, base: type[Any]) -> None:
     for field in dataclasses.fields(cls):
         if field.default is dataclasses.MISSING:
             raise UserError(f"{label}: its hyper-parameter '{field.name}' has no default; give it one")
+    if "rung" in base.__annotations__ and not hasattr(cls, "rung"):
+        raise UserError(
+            f"{label}: must say what the server sees; derive it from SumRule, LossRule, GramRule or another"
+        )
+
+
+def as_float(name: str, value: float) -> float:
+    """A number as a float; a whole number may be too large to be one."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise UserError(f"{name}: this whole number is too large") from None
 
 
 def at_least(name: str, value: float, low: float, why: str = "") -> None:
@@ -58,7 +70,7 @@ def typed(owner: str, name: str, value: Any, like: Any) -> Any:
         good = isinstance(value, int) and not isinstance(value, bool)
     else:
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        value = float(value) if good else value
+        value = as_float(f"{owner}: {name}", value) if good else value
     if not good:
         raise UserError(f"{owner}: {name} = {value!r}: must be a {type(like).__name__}, such as {like!r}")
     return value

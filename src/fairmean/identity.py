@@ -85,8 +85,8 @@ def resolve(config: Config, sources: Sources | None = None) -> Config:
         given, found = getattr(config, section).sha256, getattr(resolved, section).sha256
         if given not in (None, found):
             raise UserError(
-                f"{section} '{getattr(config, section).name}': its {what} (sha256 {found}) is not the {section}.sha256 = "
-                f"{given} of the config; leave {section}.sha256 out to run with what is there now"
+                f"{section} '{getattr(config, section).name}': its {what} (sha256 {found}) is not the {section}.sha256 "
+                f"= {given} of the config; leave {section}.sha256 out to run with what is there now"
             )
     return resolved
 

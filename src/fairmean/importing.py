@@ -1,7 +1,7 @@
 """The user's code: importing it, calling it, and knowing exactly which source it was made from.
 
 A module of the user's that is imported here is compiled from a reading of its file whose digest is kept, never from a
-byte-code cache. So the code that runs is the code that was digested, also when a file is edited while the process lives.
+byte-code cache. So the code that runs is the code that was digested, also when a file is edited while a process lives.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _edited(module: str) -> bool:
     for name, file in _sources(module).items():
         if name in sys.modules:
             known = _COMPILED.get(name)
-            if known is None and file.stat().st_mtime > _STARTED or known not in (None, _sha(file.read_bytes())):
+            if (known is None and file.stat().st_mtime > _STARTED) or known not in (None, _sha(file.read_bytes())):
                 return True
     return False
 
@@ -264,13 +264,17 @@ def _users_code(what: str) -> Iterator[None]:
         yield
     except (UserError, Lost, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeError(f"{what} failed ({failure(error)})") from error
 
 
 def failure(error: BaseException) -> str:
     """An exception of the user's code in a line: what it says, and the last place in a file of the user's."""
-    detail = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        said = str(error)
+    except Exception:  # an error that cannot be shown
+        said = "without a message"
+    detail = " ".join(f"{type(error).__name__}: {said}".split())
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg}, at {error.filename}:{error.lineno}"
     place = users_frame(error)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fairmean.aggregators import AGGREGATORS, MIXINGS, Aggregator, State
-from fairmean.errors import UserError, unknown
+from fairmean.errors import UserCodeError, UserError, unknown
 from fairmean.hyper import hyper_parameters, typed
+from fairmean.importing import failure
 from fairmean.plugins import load_plugins
 from fairmean.rounds import NO_ACCESS, Access, Method, merged
 from fairmean.scales import SCALES
@@ -86,6 +87,9 @@ PAIRS = {
 }
 
 
+AGGREGATORS.reserved = frozenset(PAIRS)
+
+
 def named_methods() -> dict[str, Named]:
     """Every method by name: the named pairs, and each named aggregator on its own."""
     load_plugins()
@@ -149,8 +153,21 @@ def compose(
                 raise UserError(f"unknown hyper-parameter '{key}' of {name}: it has none")
             raise unknown(f"hyper-parameter of {name}", key, defaults)
     given_values = {key: typed(name, key, value, defaults[key]) for key, value in hyper.items()}
-    parts = [cls(**{key: given_values[key] for key in hyper_parameters(cls) if key in given_values}) for cls in classes]
+    parts = [
+        _made(name, cls, {key: given_values[key] for key in hyper_parameters(cls) if key in given_values})
+        for cls in classes
+    ]
     return Method(name, parts[0], parts[-1], tuple(parts[1:-1]))
+
+
+def _made(name: str, cls: Any, hyper: dict[str, Any]) -> Any:
+    """A part of a method, with these hyper-parameters; an error in the user's own class names it."""
+    try:
+        return cls(**hyper)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(f"rule '{name}' ({cls.__name__}) failed ({failure(error)})") from error
 
 
 def method(name: str, **hyper: Any) -> Method:
@@ -264,7 +281,7 @@ def aggregate(
         None if entropies is None else entropies.detach().double(),
         clients=torch.arange(n, device=device),
         lr=lr,
-        state=state or method.aggregator.init(n),
+        state=state or method.init(n),
         access=access,
     )
     assert outcome.direction is not None

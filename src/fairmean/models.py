@@ -78,7 +78,12 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
             model = MODELS[name](shape, classes)
         else:
             what = f"model '{name}'"
-            takes = len(inspect.signature(import_name(name, what)).parameters)
+            try:
+                takes = len(inspect.signature(import_name(name, what)).parameters)
+            except (TypeError, ValueError) as error:
+                if isinstance(error, UserError):
+                    raise
+                raise UserCodeError(f"{what} cannot be called as a factory; name a Python function") from None
             model = call(name, what, *(shape, classes)[: min(takes, 2)])
     if not isinstance(model, nn.Module):
         raise UserCodeError(f"model.name = '{name}' returned a {type(model).__name__}, not a torch.nn.Module")
@@ -105,6 +110,8 @@ def _try_out(model: nn.Module, name: str, shape: Shape, classes: int) -> None:
     """
     if not any(p.requires_grad for p in model.parameters()):
         raise UserCodeError(f"model '{name}' has no parameters that can be trained")
+    if any(p.is_meta or not p.is_floating_point() for p in model.parameters()):
+        raise UserCodeError(f"model '{name}' has parameters that are not real numbers in memory")
     for module in model.modules():
         if isinstance(module, Dropout):
             module.rows, module.key = torch.arange(2), 0
@@ -118,7 +125,7 @@ def _try_out(model: nn.Module, name: str, shape: Shape, classes: int) -> None:
             torch.autograd.grad(logits.sum(), [p for p in model.parameters() if p.requires_grad], allow_unused=True)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserCodeError(
                 f"model '{name}' fails on an input of shape {(2, *shape)} ({failure(error)})"
             ) from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairmean.aggregators import Mixing
 from fairmean.aggregators.mixing import squared_distances
 
 _BLOCKS = 64
@@ -33,12 +32,10 @@ class Products:
             "squared_distances": lambda: squared_distances(self.gram()),
         }
 
-    def mix(self, mixings: Sequence[Mixing]) -> None:
-        """Apply pre-aggregations, one after the other: W is the product of their matrices."""
-        for mixing in mixings:
-            step = mixing.matrix(self.gram())
-            self._mix = step if self._mix is None else step @ self._mix
-            self._mixed = None
+    def mix(self, matrix: Tensor) -> None:
+        """Apply one more pre-aggregation: W is the product of all their matrices."""
+        self._mix = matrix if self._mix is None else matrix @ self._mix
+        self._mixed = None
 
     def on_gradients(self, weights: Tensor) -> Tensor:
         """Weights on the messages as weights on the gradients."""

@@ -152,6 +152,8 @@ class Recorder:
                 self.lengths[table] = self.folder.append("", table)
             self.checkpoint(0)
             return self.simulator.agree(0)
+        if checkpoint["round"] > self.rounds or set(checkpoint["tables"]) != set(self.lengths):
+            raise self.folder.damaged("checkpoint.pt", "is damaged (it is of another run)")
         self.folder.mend_config(self.config)
         self.simulator.w.copy_(checkpoint["w"])
         self.simulator.state = checkpoint["state"]

@@ -14,11 +14,12 @@ _SOURCES: WeakKeyDictionary[type, str | None] = WeakKeyDictionary()
 
 
 class Registry(dict[str, T]):
-    """Names and what they mean. ``kind`` is what error messages call it."""
+    """Names and what they mean. ``kind`` is what error messages call it; ``reserved`` names are taken elsewhere."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
+        self.reserved: frozenset[str] = frozenset()
 
     def add(self, name: str, cls: type[Any], entry: T, replace: bool = False) -> None:
         """Let ``name`` mean ``entry``, whose class is ``cls``.
@@ -27,10 +28,11 @@ class Registry(dict[str, T]):
         more (a notebook's cell run again, a module reloaded) takes the place of its earlier self.
         """
         before = self.get(name)
-        if before is not None and not replace and _place(getattr(before, "rule", before)) != _place(cls):
-            where = ".".join(_place(getattr(before, "rule", before)))
+        where = None if before is None else _place(getattr(before, "rule", before))
+        if not replace and (name in self.reserved or where not in (None, _place(cls))):
+            who = f" ({'.'.join(where)})" if where else ""
             raise UserError(
-                f"{self.kind} '{name}' is there already ({where}); choose another name, or register it with replace=True"
+                f"{self.kind} '{name}' is there already{who}; choose another name, or register it with replace=True"
             )
         _SOURCES[cls] = definition_digest(cls)
         self[name] = entry

@@ -84,9 +84,11 @@ class Method:
     def check(self, n: int, access: Access) -> None:
         """Raise a UserError if the method cannot work with n clients in a round, or misses something it needs."""
         try:
-            for mixing in self.pre:
-                mixing.check(n)
-            self.aggregator.check(n)
+            for part in (*self.pre, self.aggregator):
+                with self._blaming("rule", part):
+                    part.check(n)
+        except UserCodeError:
+            raise
         except UserError as error:
             raise UserError(f"{self.name}: {error}") from None
         for name in self.aggregator.requires:
@@ -97,7 +99,7 @@ class Method:
         """s from the clients' statistics; entropies go only to a scale that declares that it needs them."""
         with self._blaming("scale", self.scale):
             scales = self.scale(losses, entropies if self.scale.needs_entropy else None)
-        self._check("scale", self.scale, scales, losses.shape)
+        self._check("scale", self.scale, scales, losses.shape, losses.device)
         return scales
 
     def decide(self, round: Round, state: State, length: int | None = None) -> tuple[Tensor, State]:
@@ -110,10 +112,30 @@ class Method:
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise self._wrong("rule", self.aggregator, f"{_kind(answer)}, not a pair (weights or direction, state)")
         result, state = answer
-        self._check("rule", self.aggregator, result, round.sizes.shape if length is None else torch.Size([length]))
+        shape = round.sizes.shape if length is None else torch.Size([length])
+        self._check("rule", self.aggregator, result, shape, round.sizes.device)
+        self._check_state(state)
+        return result, state
+
+    def init(self, n: int) -> State:
+        """The aggregator's state before the first round, for n clients in all."""
+        with self._blaming("rule", self.aggregator):
+            state = self.aggregator.init(n)
+        self._check_state(state)
+        return state
+
+    def _check_state(self, state: Any) -> None:
         if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
             raise self._wrong("rule", self.aggregator, "a state that is not a dictionary of tensors")
-        return result, state
+
+    def _mix(self, products: Products) -> None:
+        """Apply the pre-aggregations, one after the other."""
+        for mixing in self.pre:
+            gram = products.gram()
+            with self._blaming("pre-aggregation", mixing):
+                matrix = mixing.matrix(gram)
+            self._check("pre-aggregation", mixing, matrix, gram.shape, gram.device)
+            products.mix(matrix)
 
     def coefficients(
         self,
@@ -159,7 +181,7 @@ class Method:
         """c with d = Σ c_i g_i from losses and the gradients' inner products: for linear rules up to that rung."""
         known, state, scales = self._before_messages(losses, sizes, entropies, clients, lr, state)
         products = Products(gram, scales, self.scale.unit, known=gram)
-        products.mix(self.pre)
+        self._mix(products)
         if known is not None:
             return products.on_gradients(known), state
         round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
@@ -195,10 +217,12 @@ class Method:
         state: State,
         access: Access = NO_ACCESS,
         owned: bool = False,
+        looks: bool = True,
     ) -> Outcome:
         """The direction from the n×d matrix of gradients, for a rule on any rung.
 
-        ``owned``: the caller no longer needs the gradients, so they may be scaled in place.
+        ``owned``: the caller no longer needs the gradients, so they may be scaled in place. ``looks``: numbers may be
+        looked at, so that a direction that is not finite can name the rule; not where many runs go through one call.
         """
         if self.rung <= Rung.LOSSES:
             weights, state = self.coefficients(losses, sizes, entropies, clients=clients, lr=lr, state=state)
@@ -209,7 +233,7 @@ class Method:
             gradients.mul_(scales.to(gradients.dtype)[:, None])
             scales, unit = torch.ones_like(scales), True
         products = Products(gradients, scales, unit)
-        products.mix(self.pre)
+        self._mix(products)
         if known is not None:
             weights = products.on_gradients(known)
             return Outcome(pull(gradients, weights), weights, state)
@@ -233,37 +257,36 @@ class Method:
                 round.trust = lambda w, step: trust(None if w is None else direction(w), step)
         if not self.aggregator.linear:
             result, state = self.decide(round, state, gradients.shape[1])
+            if looks and self.is_own and not result.isfinite().all() and gradients.isfinite().all():
+                raise self._wrong("rule", self.aggregator, "a direction that is not finite, from messages that are")
             return Outcome(result, None, state)
         result, state = self.decide(round, state)
         weights = products.on_gradients(result)
         return Outcome(pull(gradients, weights), weights, state)
 
-    def check_direction(self, direction: Tensor | None, messages: Tensor) -> None:
-        """Raise if a rule of the user's made a direction that is not finite from messages that are."""
-        if direction is not None and self.is_own and not direction.isfinite().all() and messages.isfinite().all():
-            raise self._wrong("rule", self.aggregator, "a direction that is not finite, from messages that are")
-
     @contextmanager
-    def _blaming(self, kind: str, part: Scale | Aggregator) -> Iterator[None]:
+    def _blaming(self, kind: str, part: Any) -> Iterator[None]:
         """An exception in a part that is the user's own code names the part; one of ours stays what it is."""
         try:
             yield
         except (UserError, Lost, MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if _is_ours(part):
                 raise
             raise UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) failed ({failure(error)})") from error
 
-    def _check(self, kind: str, part: Scale | Aggregator, values: Any, shape: torch.Size) -> None:
+    def _check(self, kind: str, part: Any, values: Any, shape: torch.Size, device: torch.device) -> None:
         if not isinstance(values, Tensor):
             raise self._wrong(kind, part, f"{_kind(values)}, not a tensor")
         if values.shape != shape:
             raise self._wrong(kind, part, f"a tensor of shape {tuple(values.shape)}, not {tuple(shape)}")
         if values.is_complex():
             raise self._wrong(kind, part, "complex numbers")
+        if values.device != device:
+            raise self._wrong(kind, part, f"a tensor on {values.device}, not on {device}")
 
-    def _wrong(self, kind: str, part: Scale | Aggregator, what: str) -> UserCodeError:
+    def _wrong(self, kind: str, part: Any, what: str) -> UserCodeError:
         return UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) returned {what}")
 
 

@@ -6,8 +6,9 @@
     theory.csv        with theory=true: what the theorems speak of, round by round; theory.json: what they assume
 
 Everything is written to a temporary name and renamed, so a full disk or a killed process leaves the last good state and
-no half-written file. A file that is damaged all the same is named, with what to do. A table grows as ``clients.csv.part``; a checkpoint remembers how
-much of it belongs to the rounds it covers, so a resumed run continues an exact prefix.
+no half-written file. A file that is damaged all the same is named, with what to do. A table grows as
+``clients.csv.part``; a checkpoint remembers how much of it belongs to the rounds it covers, so a resumed run continues
+an exact prefix.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def to_json(value: Any) -> str:
 class RunFolder:
     """Use as a context: inside, this process alone writes here.
 
-    A folder that was made here, and left because the user's code failed before it came through a round, is removed.
+    A folder that was made here and left because of an error is removed, if there is nothing in it to go on with: no
+    checkpoint was written, or the user's code failed before it came through a round.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +97,10 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and issubclass(kind, UserCodeError) and self._new and not self._came_through:
+        failed = kind is not None and issubclass(kind, Exception) and self._new
+        if failed and (
+            not (self.path / "checkpoint.pt").exists() or (kind is UserCodeError and not self._came_through)
+        ):
             shutil.rmtree(self.path, ignore_errors=True)
             with suppress(OSError):  # folders above that are empty now, and this run made
                 for above in list(self.path.parents)[:2]:
@@ -143,33 +148,36 @@ class RunFolder:
             with suppress(OSError):
                 temporary.unlink()
 
-    def _damaged(self, name: str, why: str) -> UserError:
+    def damaged(self, name: str, why: str) -> UserError:
+        """The error for a file of this folder that cannot be gone on with."""
         return UserError(f"'{self.path / name}' {why}; remove the folder {self.path} to run it again from the start")
 
     def summary(self) -> dict[str, Any] | None:
-        """The summary of a run that has ended, or None. Metrics that it does not hold are computed from what it holds."""
+        """The summary of a run that has ended, or None. Metrics it does not hold are computed from its accuracies."""
         try:
             summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
-            raise self._damaged("summary.json", f"is damaged ({type(error).__name__})") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise self.damaged("summary.json", f"is damaged ({type(error).__name__})") from None
         if not isinstance(summary, dict) or summary.get("status") not in ("finished", "diverged"):
-            raise self._damaged("summary.json", "is damaged (it does not say how the run ended)")
+            raise self.damaged("summary.json", "is damaged (it does not say how the run ended)")
         if summary["status"] == "diverged":
             if not isinstance(summary.get("round"), int):
-                raise self._damaged("summary.json", "is damaged (it does not say in which round the run diverged)")
+                raise self.damaged("summary.json", "is damaged (it does not say in which round the run diverged)")
             return summary
         for name in ("accuracy", "own_accuracy", "regular"):
             if not isinstance(summary.get(name), list):
-                raise self._damaged("summary.json", f"is damaged ('{name}' is missing)")
+                raise self.damaged("summary.json", f"is damaged ('{name}' is missing)")
         try:
             accuracy = np.array(summary["accuracy"], dtype=np.float64)  # JSON has no NaN: null stands for it
             metrics = summarise(accuracy, np.array(summary["regular"], dtype=bool))
         except (TypeError, ValueError, IndexError):
-            raise self._damaged("summary.json", "is damaged (accuracies do not fit the clients)") from None
+            raise self.damaged("summary.json", "is damaged (accuracies do not fit the clients)") from None
         for name in METRICS:
             summary[name] = metrics[name] if summary.get(name) is None else summary[name]
+            if isinstance(summary[name], bool) or not isinstance(summary[name], int | float):
+                raise self.damaged("summary.json", f"is damaged ('{name}' is not a number)")
         if summary.get("loss_dispersion") is None:
             summary["loss_dispersion"] = math.nan
         return {"poisoned": None, "without_test_data": int(np.isnan(accuracy).sum())} | summary
@@ -204,10 +212,10 @@ class RunFolder:
             return
         if not part.exists():  # stopped after the table was closed, before the summary was written
             if not (self.path / table).exists():
-                raise self._damaged(part.name, "is missing")
+                raise self.damaged(part.name, "is missing")
             os.replace(self.path / table, part)
         if part.stat().st_size < length:
-            raise self._damaged(part.name, f"has {part.stat().st_size} bytes, where the checkpoint says {length}")
+            raise self.damaged(part.name, f"has {part.stat().st_size} bytes, where the checkpoint says {length}")
         os.truncate(part, length)
 
     def close_tables(self) -> None:
@@ -232,13 +240,37 @@ class RunFolder:
         if not file.exists():
             return None
         try:
-            checkpoint: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
-            found = len(checkpoint["w"])
-            whole = {"round", "state", "tables", "swing"} <= checkpoint.keys()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of odd pickles
+                checkpoint = torch.load(file, map_location=device, weights_only=True)
         except Exception as error:  # whatever zip, pickle and torch say of bytes that are not a checkpoint
-            raise self._damaged("checkpoint.pt", f"is damaged ({type(error).__name__})") from None
-        if not whole:
-            raise self._damaged("checkpoint.pt", "is damaged (parts of it are missing)")
+            raise self.damaged("checkpoint.pt", f"is damaged ({type(error).__name__})") from None
+        missing = _missing(checkpoint)
+        if missing:
+            raise self.damaged("checkpoint.pt", f"is damaged ({missing})")
+        found = len(checkpoint["w"])
         if parameters not in (None, found):
-            raise self._damaged("checkpoint.pt", f"holds {found:,} parameters, where the model has {parameters:,}")
-        return checkpoint
+            raise self.damaged("checkpoint.pt", f"holds {found:,} parameters, where the model has {parameters:,}")
+        return checkpoint  # type: ignore[no-any-return]
+
+
+def _missing(checkpoint: Any) -> str:
+    """What a checkpoint lacks, in words; '' if it is whole."""
+    if not isinstance(checkpoint, dict):
+        return "it is not a checkpoint"
+    w, state, tables, swing = (checkpoint.get(key) for key in ("w", "state", "tables", "swing"))
+    if not (isinstance(w, torch.Tensor) and w.dim() == 1 and w.is_floating_point() and w.isfinite().all()):
+        return "its parameters are not a vector of finite numbers"
+    if not (isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values())):
+        return "its state is not a dictionary of tensors"
+    if type(checkpoint.get("round")) is not int or checkpoint["round"] < 0:
+        return "it does not say which round comes next"
+    if not isinstance(tables, dict) or CLIENTS not in tables:
+        return "it does not say how long the tables are"
+    if not all(type(length) is int and length > 0 for length in tables.values()):
+        return "it does not say how long the tables are"
+    if not set(tables) <= set(HEADERS):
+        return "it speaks of other tables"
+    if not (isinstance(swing, dict) and {"recent", "warning"} <= swing.keys()):
+        return "parts of it are missing"
+    return "parts of it are missing" if "before" in checkpoint and "running" not in checkpoint else ""

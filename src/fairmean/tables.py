@@ -44,10 +44,11 @@ def comparison(result: Comparison, colour: bool | None = None) -> str:
     blocks = [_block(result, None, colour)]
     baseline = next((m for m in result.methods if m == "mean"), None)
     if len(result.seeds) > 1:
-        around = "" if statistics.available() else f" ({statistics.MISSING})"
-        blocks[0] = f"mean ± 95 % CI over {len(result.seeds)} paired seeds{around}\n" + blocks[0]
+        interval, reason = (" ± 95 % CI", "") if statistics.available() else ("", f" ({statistics.MISSING})")
+        blocks[0] = f"mean{interval} over {len(result.seeds)} paired seeds{reason}\n" + blocks[0]
         if baseline and len(result.methods) > 1:
-            blocks.append(f"difference to {baseline}, paired by seed, ± 95 % CI\n" + _block(result, baseline, colour))
+            sign = f",{interval}" if interval else ""
+            blocks.append(f"difference to {baseline}, paired by seed{sign}\n" + _block(result, baseline, colour))
     lost = [
         f"{_LOST} {method} · {attack}: {count} of {len(cell.status)} seeds {what}; the others are shown"
         for (method, attack), cell in result.cells.items()

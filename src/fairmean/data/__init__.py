@@ -113,7 +113,7 @@ def _read(name: str, place: Path) -> Arrays:
     spec = _spec(name)
     if spec.decode is None:
         raise UserError(f"{name} comes with fairmean and data.path is '{place}': leave data.path out")
-    arrays = spec.decode(place.expanduser())
+    arrays = spec.decode(store.expanded(place))
     store.verify(arrays, spec.contents, place, "get it again, or name another")
     return arrays
 

@@ -34,12 +34,12 @@ def is_own(name: str) -> bool:
 
 def is_function(name: str) -> bool:
     """Whether a data set's name is ``package.module:function``."""
-    return name not in SPECS and bool(IMPORT_PATH.fullmatch(name)) and not Path(name).expanduser().exists()
+    return name not in SPECS and bool(IMPORT_PATH.fullmatch(name)) and not store.expanded(name).exists()
 
 
 def load(name: str) -> Dataset:
     """Read and check the user's data."""
-    file = Path(name).expanduser()
+    file = store.expanded(name)
     if is_function(name):
         made = call(name, f"data '{name}'")
         if isinstance(made, Dataset):
@@ -78,13 +78,13 @@ def digest(name: str) -> str | None:
 
     A file is read once per process while it stays the same.
     """
-    file = Path(name).expanduser()
+    file = store.expanded(name)
     if name in SPECS or not is_own(name) or not file.exists():
         return None
     try:
         return _digest_of_files(_stamps(file))
     except OSError as error:
-        raise UserError(f"data '{name}' cannot be read ({error.strerror})") from None
+        raise UserError(f"data '{name}': {error.filename} cannot be read ({error.strerror})") from None
 
 
 Stamps = tuple[tuple[str, int, int, int], ...]
@@ -177,8 +177,9 @@ def _classes(name: str, train_y: NDArray[np.int64], test_y: NDArray[np.int64], g
     distinct = len(np.union1d(np.unique(train_y), np.unique(test_y)))
     if largest + 1 > 2 * distinct or largest >= _MOST_CLASSES:
         raise UserError(
-            f"data '{name}': there is a label {largest:,}, but only {distinct} labels occur: number the classes 0 … K−1 "
-            "without large gaps, or return a Dataset with classes=K from a function"
+            f"data '{name}': {'y_train' if train_y.max() == largest else 'y_test'} holds a label {largest:,}, but only "
+            f"{distinct} labels occur: number the classes 0 … K−1 without large gaps, or let a function return a "
+            "Dataset with classes=K"
         )
     return largest + 1
 

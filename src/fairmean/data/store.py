@@ -28,8 +28,16 @@ class Content:
 def folder() -> Path:
     """FAIRMEAN_DATA if set, else ``fairmean`` in the user's cache folder."""
     if chosen := os.environ.get("FAIRMEAN_DATA"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fairmean"
+        return expanded(chosen)
+    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fairmean"
+
+
+def expanded(name: str | Path) -> Path:
+    """The path, with ~ replaced by a home folder."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise UserError(f"'{name}': there is no such home folder; write the whole path") from None
 
 
 def cached(name: str) -> Path:

@@ -99,7 +99,7 @@ class Simulator:
         self.federation = _own(federation, self._borders, world).to(device, dtype)
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
         self.net = Net(model, device, dtype, self.precision)
-        self.state: State = method.aggregator.init(federation.clients)
+        self.state: State = method.init(federation.clients)
         x, test_x = self.net.layout(self.federation.x), self.net.layout(self.federation.test_x)
         self.federation = replace(self.federation, x=x, test_x=test_x)
         self._feed = Feeder(
@@ -215,9 +215,7 @@ class Simulator:
         losses, entropies = self.world.join(batch.bounds, *mine)
         self.world.complete(rows, batch.bounds)
         known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": self.state, "access": self._access}
-        outcome = method.combine(rows, losses, batch.sizes, entropies, owned=True, **known)
-        method.check_direction(outcome.direction, rows)
-        return losses, outcome
+        return losses, method.combine(rows, losses, batch.sizes, entropies, owned=True, **known)
 
     def _bound(self, room: float | None) -> int:
         """0, or the bytes that per-client gradients may take where all n×d of them do not fit."""

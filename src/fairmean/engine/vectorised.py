@@ -21,7 +21,7 @@ def vectorised(method: Method, rows: Any, access: Access) -> Callable[..., tuple
     access = replace(access, trial=None, trust=None)
 
     def one(g: Tensor, f: Tensor, h: Tensor, lr: Any, state: State) -> tuple[Tensor, Tensor, State]:
-        outcome = method.combine(g, f, rows.sizes, h, clients=rows.ids, lr=lr, state=state, access=access)
+        outcome = method.combine(g, f, rows.sizes, h, clients=rows.ids, lr=lr, state=state, access=access, looks=False)
         assert outcome.direction is not None
         weights = torch.zeros_like(f) if outcome.weights is None else outcome.weights
         return outcome.direction, weights, outcome.state

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmean.engine.monitor import MEASURED
 from fairmean.errors import UserError
 from fairmean.runfolder import CLIENTS, THEORY
 from fairmean.theory import bounds
+from fairmean.theory.premises import PREMISES
 from fairmean.transform import phi
 
 Array = NDArray[np.float64]
@@ -122,6 +124,14 @@ def read(folder: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         raise UserError(f"'{folder}': theory.csv or theory.json is damaged ({error}); run again") from None
     if not rows:
         raise UserError(f"'{table}' has no round; let the run go on, or run it again")
+    lacking = [name for name in ("round", *MEASURED) if name not in columns]
+    if lacking:
+        raise UserError(f"'{table}' is damaged (it has no column '{lacking[0]}'); remove the folder and run again")
+    lacking = [name for name in PREMISES if not isinstance(premises, dict) or name not in premises]
+    if lacking:
+        raise UserError(
+            f"'{folder / 'theory.json'}' is damaged ('{lacking[0]}' is missing); remove the folder, run again"
+        )
     return columns, premises
 
 

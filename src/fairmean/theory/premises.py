@@ -12,6 +12,11 @@ from fairmean.engine import Simulator
 from fairmean.federation import Federation
 from fairmean.theory.softmax import known
 
+PREMISES = (
+    "method", "kappa", "tau", "clients", "delta", "rho", "cross_entropy", "dtype", "not_static", "gamma", "smoothness",
+)  # fmt: skip
+"""What ``theory.json`` holds."""
+
 
 def premises(config: Config, simulator: Simulator) -> dict[str, Any]:
     """Constants of the run for ``theory.json``; Γ and L only where they have a closed form.
