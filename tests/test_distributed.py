@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -82,7 +83,6 @@ def simulate(job, world=ALONE):
 
 
 def work(rank, size, place, jobs):
-    torch.set_num_threads(1)
     world = Ranks(torch.distributed.FileStore(f"{place}/store", size), rank, size, timeout=60)
     results = {job: simulate(job, world) for job in jobs}
     assert world.first(rank) == 0
@@ -95,12 +95,8 @@ def work(rank, size, place, jobs):
 def loopback():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairmean.__file__).parents[1]), *filter(None, sys.path)]))
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         yield
-        torch.set_num_threads(threads)
 
 
 def assert_like_one_process(jobs, size, place):
@@ -190,13 +186,9 @@ def test_a_loss_at_any_exchange_keeps_the_round(here, after):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    draw = np.random.default_rng(0)
-    x, y = draw.normal(size=(400, 6)).astype(np.float32), np.arange(400) % 4
-    x[np.arange(400), y] += 2
-    np.savez("own.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
-    return tmp_path
+def here(here, own):
+    shutil.copy(own, "own.npz")
+    return here
 
 
 OWN = ["data.name=own.npz", "train.device=cpu", "train.dtype=float64", "model.name=linear"]

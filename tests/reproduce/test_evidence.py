@@ -112,8 +112,7 @@ def records(methods, shift):
 
 
 @pytest.fixture
-def stored(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def stored(here, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
     rows = records(["mean", "fedavg", "fairmean", "qffl", "term-", "fairmean-split"], {"fairmean-split": 3, "qffl": -2})
@@ -298,8 +297,7 @@ def test_a_draw_is_run_again(stored, monkeypatch, capsys):
     assert "no such table" in capsys.readouterr().err
 
 
-def test_without_tables(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_without_tables(here, capsys):
     assert main(["reproduce", "evidence"]) == 2
     assert "--tables" in capsys.readouterr().err
 

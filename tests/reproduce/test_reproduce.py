@@ -15,12 +15,9 @@ from fairmean.reproduce import calibration, command, evidence, paper, render, tu
 from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row, distance, nearest
 from fairmean.study import plan
 
+pytestmark = pytest.mark.usefixtures("here")
+
 RESULTS = Path(__file__).parent.parent.parent / "results"
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def test_figure_1_in_seconds(tmp_path, capsys):

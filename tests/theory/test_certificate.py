@@ -8,31 +8,15 @@ import pytest
 import torch
 
 from fairmean import CoordinateRule, Scale, dispersion, experiment, register, register_scale
-from fairmean.aggregators import AGGREGATORS
 from fairmean.cli import main
 from fairmean.engine.monitor import MEASURED
 from fairmean.errors import Diverged, UserError
-from fairmean.methods import PAIRS
-from fairmean.scales import SCALES
 from fairmean.theory import words
 from fairmean.theory.certificate import certify
 
+pytestmark = pytest.mark.usefixtures("here")
+
 SOFTMAX = {"theory": True, "model.name": "linear", "train.device": "cpu", "train.rounds": 12, "train.lr": 8e-4}
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def registries():
-    """What a test registers is gone after it."""
-    kept = [(registry, dict(registry)) for registry in (AGGREGATORS, SCALES, PAIRS)]
-    yield
-    for registry, before in kept:
-        registry.clear()
-        registry.update(before)
 
 
 def checked(settings, **more):

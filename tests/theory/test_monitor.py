@@ -20,6 +20,8 @@ from fairmean.study import compare
 from fairmean.theory.certificate import read
 from fairmean.transform import dispersion, marginal_weight, phi
 
+pytestmark = pytest.mark.usefixtures("here")
+
 SMALL = {
     "theory": True,
     "train.device": "cpu",
@@ -29,11 +31,6 @@ SMALL = {
     "attack.rho": 0.7,
     "model.name": "linear",
 }
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def config(**settings):
