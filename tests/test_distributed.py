@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -194,13 +195,19 @@ def here(here, own):
 OWN = ["data.name=own.npz", "train.device=cpu", "train.dtype=float64", "model.name=linear"]
 
 
+def free_port():
+    """Below those that the system gives to whoever asks for any, so that it stays free until it is used."""
+    for port in random.sample(range(10_000, 32_000), 100):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
+
+
 @contextlib.contextmanager
 def torchrun(ranks, *arguments, **env):
     """The command under torchrun, which ends its ranks when it is ended."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launcher = ["-m", "torch.distributed.run", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    launcher = ["-m", "torch.distributed.run", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     command = [sys.executable, *launcher, f"--nproc-per-node={ranks}", "-m", "fairmean", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=os.environ | env, text=True, **pipes) as process:

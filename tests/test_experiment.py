@@ -367,11 +367,15 @@ def test_divergence_in_the_library(here):
 
 
 @pytest.mark.parametrize("name", ["fedmgda+", "fairmoo", "fedmdfg", "fedlf", "adafed", "krum", "lfighter", "bant"])
-def test_every_kind_of_rule_diverges_politely(name, tmp_path):
+def test_every_kind_of_rule_diverges_politely(name, own, tmp_path):
     """A hopeless step size ends in Diverged, whatever a rule does with numbers that are not finite."""
     with pytest.raises(Diverged, match="step-size bound"):
         fairmean.run(
-            model={"name": "mlp"}, method={"name": name}, train={"rounds": 30, "lr": 1e30}, run={"dir": str(tmp_path)}
+            data={"name": own},
+            model={"name": "mlp"},
+            method={"name": name},
+            train={"rounds": 30, "lr": 1e30},
+            run={"dir": str(tmp_path)},
         )
 
 

@@ -263,8 +263,8 @@ def test_the_map(stored):
     assert (stored / "docs" / "evidence" / "map-fashion-mnist.png").exists()
 
 
-def test_a_draw_is_run_again(stored, monkeypatch, capsys):
-    quick = {"data.name": "fashion-mnist-mini", "model.name": "linear", "train.rounds": 2, "train.device": "cpu"}
+def test_a_draw_is_run_again(stored, own, monkeypatch, capsys):
+    quick = {"data.name": own, "model.name": "linear", "train.rounds": 2, "train.device": "cpu"}
     monkeypatch.setattr(evidence, "precision", lambda method, dataset: "float32")
     monkeypatch.setitem(evidence.TRUST, "fashion-mnist", 50)
     rows = evidence.run("fashion-mnist", ["mean", "fairmean"], seeds=SEEDS, **quick)

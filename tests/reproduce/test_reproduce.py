@@ -87,8 +87,8 @@ def test_what_there_is_not(capsys):
     assert all(line.startswith("fairmean: ") for line in capsys.readouterr().err.splitlines())
 
 
-def test_a_changed_protocol_is_said(capsys, tmp_path):
-    changed = ["data.name=fashion-mnist-mini", "model.name=linear", "train.rounds=1", "train.device=cpu"]
+def test_a_changed_protocol_is_said(capsys, own, tmp_path):
+    changed = [f"data.name={own}", "model.name=linear", "train.rounds=1", "train.device=cpu"]
     assert main(["reproduce", "table2", *changed]) == 0
     out = capsys.readouterr().out
     assert "NOT the paper's protocol, you changed data.name, model.name, train.rounds" in out

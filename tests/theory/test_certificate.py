@@ -142,9 +142,9 @@ def test_a_diverged_run_has_a_certificate():
 
 
 @pytest.mark.parametrize("lr", [1e5, 1e10])
-def test_steps_beyond_reason(lr):
+def test_steps_beyond_reason(lr, own):
     """L_Φ may overflow; there is a page all the same."""
-    certificate = checked(SOFTMAX, **{"train.lr": lr, "model.name": "mlp", "train.dtype": "float64", "train.rounds": 3})
+    certificate = checked(SOFTMAX | {"data.name": own}, **{"train.lr": lr, "model.name": "mlp", "train.dtype": "float64", "train.rounds": 3})
     assert not certificate.holds
     assert named(certificate)["step size"].broken == 0
     assert "broken" in words.page(certificate)
