@@ -94,7 +94,8 @@ def narrow(shape, classes):
     )
 
 
-MLP = "mlp" if torch.cuda.is_available() else f"{__name__}:narrow"
+NARROW = f"{__name__}:narrow"
+MLP = "mlp" if torch.cuda.is_available() else NARROW
 
 
 def simulate(federation, rule, rounds=3, model=MLP, dtype=torch.float64, **options):
@@ -109,12 +110,13 @@ def simulate(federation, rule, rounds=3, model=MLP, dtype=torch.float64, **optio
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", METHODS)
-def test_fast_equals_reference(federation, name, mode):
+@pytest.mark.parametrize("model", [NARROW, pytest.param("mlp", marks=pytest.mark.exhaustive)], ids=["narrow", "mlp"])
+def test_fast_equals_reference(federation, name, mode, model):
     rule = METHODS[name]
     # in float32 one round: over several, a choice (a label, a client to drop) can fall either way on a rounding error
     for dtype, tolerance, rounds in ((torch.float64, 1e-9, 3), (torch.float32, 1e-4, 1)):
-        fast, a = simulate(federation, rule, rounds, dtype=dtype, chunk=100, **MODES[mode])
-        slow, b = simulate(federation, rule, rounds, dtype=dtype, engine="reference", **MODES[mode])
+        fast, a = simulate(federation, rule, rounds, model, dtype, chunk=100, **MODES[mode])
+        slow, b = simulate(federation, rule, rounds, model, dtype, engine="reference", **MODES[mode])
         assert (a.clients == b.clients).all()
         assert (fast.w - slow.w).norm() <= tolerance * slow.w.norm()
         torch.testing.assert_close(a.losses, b.losses, rtol=tolerance, atol=tolerance)

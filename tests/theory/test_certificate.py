@@ -29,8 +29,8 @@ def named(certificate):
 
 @pytest.mark.parametrize("attack", ["none", "pairwise", "random", "random_class", "furthest"])
 @pytest.mark.parametrize(("rho", "fraction"), [(0.0, 0.2), (0.5, 0.4), (1.0, 0.1)])
-def test_softmax_regression_is_inside_the_guarantee(attack, rho, fraction):
-    settings = {"attack.name": attack, "attack.rho": rho, "attack.fraction": fraction}
+def test_softmax_regression_is_inside_the_guarantee(attack, rho, fraction, own):
+    settings = {"data.name": own, "attack.name": attack, "attack.rho": rho, "attack.fraction": fraction}
     certificate = checked(SOFTMAX | settings)
     assert certificate.holds
     assert certificate.promised
@@ -144,7 +144,10 @@ def test_a_diverged_run_has_a_certificate():
 @pytest.mark.parametrize("lr", [1e5, 1e10])
 def test_steps_beyond_reason(lr, own):
     """L_Φ may overflow; there is a page all the same."""
-    certificate = checked(SOFTMAX | {"data.name": own}, **{"train.lr": lr, "model.name": "mlp", "train.dtype": "float64", "train.rounds": 3})
+    certificate = checked(
+        SOFTMAX | {"data.name": own},
+        **{"train.lr": lr, "model.name": "mlp", "train.dtype": "float64", "train.rounds": 3},
+    )
     assert not certificate.holds
     assert named(certificate)["step size"].broken == 0
     assert "broken" in words.page(certificate)

@@ -89,7 +89,13 @@ def by_hand(simulator, w, kappa, tau, previous=None):
 @pytest.mark.parametrize("attack", ["none", "pairwise", "random"])
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_measured_is_what_the_definitions_say(attack, model, own):
-    settings = {"data.name": own, "train.dtype": "float64", "model.name": model, "attack.name": attack, "method.kappa": 2.0}
+    settings = {
+        "data.name": own,
+        "train.dtype": "float64",
+        "model.name": model,
+        "attack.name": attack,
+        "method.kappa": 2.0,
+    }
     simulator = build_simulator(config(**settings))
     simulator.watch(2)
     previous = None
