@@ -1,5 +1,6 @@
-# make demo   the comparison on embedded data        make test   all tests
-# make lint   format check, linter, strict types     make format  apply the formatter
+# make demo   the comparison on embedded data        make test      the tests, a worker on every core (at most 8)
+# make lint   format check, linter, strict types     make test-all  with the matrices that are exhaustive
+# make format apply the formatter                    PYTEST_XDIST_AUTO_NUM_WORKERS=N sets the number of workers
 # make fuzz   300 bad inputs, each of which must end in one line; COUNT=800 has all that were written by hand
 # make bench  ours, five peers and plain training side by side on this CPU: about 40 minutes, 7 GB of environments
 PYTHON ?= python3
@@ -7,13 +8,18 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 COUNT  ?= 300
 
-.PHONY: demo test fuzz lint format bench clean
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+
+.PHONY: demo test test-all fuzz lint format bench clean
 
 demo: $(VENV)/.ready
 	$(BIN)/fairmean compare run.name=demo train.rounds=150 train.lr=0.2 train.lr_decay=0.99
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not exhaustive'
+
+test-all: $(VENV)/.ready
+	$(BIN)/python -m pytest $(PARALLEL)
 
 fuzz: $(VENV)/.ready
 	$(BIN)/python -m tests.fuzz --count $(COUNT)

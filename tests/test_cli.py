@@ -14,7 +14,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 import fairmean
 from fairmean import cli, data, starter
@@ -26,25 +25,17 @@ from fairmean.data.sources import Source, UnavailableError
 from fairmean.progress import Live
 from fairmean.recorder import Progress
 
+pytestmark = pytest.mark.usefixtures("here")
+
 QUICK = ["train.rounds=2", "model.name=linear", "train.device=cpu"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """The work is tiny, and sums must not depend on what else the machine does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty working folder, and an empty cache outside it."""
-    work = tmp_path / "work"
+@pytest.fixture
+def here(here, monkeypatch):
+    """The cache is outside the working folder, where nothing may be left behind."""
+    work = here / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    monkeypatch.setenv("FAIRMEAN_DATA", str(tmp_path / "cache"))
     return work
 
 
@@ -261,16 +252,6 @@ def test_data_not_obtainable(verb, capsys, here, monkeypatch, tmp_path):
 def write_module(here, name, body):
     (here / f"{name}.py").write_text(f"import torch\nfrom torch import nn\n\n\ndef make(shape, classes):\n    {body}\n")
     return f"model.name={name}:make"
-
-
-@pytest.fixture
-def forget_modules(monkeypatch):
-    """Users' modules are imported from the working folder; the next test's has the same name."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("forget_modules")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -82,7 +84,6 @@ def simulate(job, world=ALONE):
 
 
 def work(rank, size, place, jobs):
-    torch.set_num_threads(1)
     world = Ranks(torch.distributed.FileStore(f"{place}/store", size), rank, size, timeout=60)
     results = {job: simulate(job, world) for job in jobs}
     assert world.first(rank) == 0
@@ -95,12 +96,8 @@ def work(rank, size, place, jobs):
 def loopback():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairmean.__file__).parents[1]), *filter(None, sys.path)]))
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         yield
-        torch.set_num_threads(threads)
 
 
 def assert_like_one_process(jobs, size, place):
@@ -190,25 +187,27 @@ def test_a_loss_at_any_exchange_keeps_the_round(here, after):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    draw = np.random.default_rng(0)
-    x, y = draw.normal(size=(400, 6)).astype(np.float32), np.arange(400) % 4
-    x[np.arange(400), y] += 2
-    np.savez("own.npz", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
-    return tmp_path
+def here(here, own):
+    shutil.copy(own, "own.npz")
+    return here
 
 
 OWN = ["data.name=own.npz", "train.device=cpu", "train.dtype=float64", "model.name=linear"]
 
 
+def free_port():
+    """Below those that the system gives to whoever asks for any, so that it stays free until it is used."""
+    for port in random.sample(range(10_000, 32_000), 100):
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
+
+
 @contextlib.contextmanager
 def torchrun(ranks, *arguments, **env):
     """The command under torchrun, which ends its ranks when it is ended."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launcher = ["-m", "torch.distributed.run", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    launcher = ["-m", "torch.distributed.run", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
     command = [sys.executable, *launcher, f"--nproc-per-node={ranks}", "-m", "fairmean", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, env=os.environ | env, text=True, **pipes) as process:

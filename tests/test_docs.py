@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import fairmean
-from fairmean.aggregators import AGGREGATORS
 from fairmean.cli import main
 from fairmean.plugins import load_plugins
 
@@ -18,8 +17,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_readme_python_blocks_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_readme_python_blocks_run(here):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 3
     space: dict[str, object] = {}
@@ -48,17 +46,7 @@ def test_the_methods_page_is_the_registry():
     assert (ROOT / "docs" / "methods.md").read_text(encoding="utf-8") == make_docs.page()
 
 
-@pytest.fixture
-def registry():
-    """Rules registered by a test are gone after it."""
-    before = dict(AGGREGATORS)
-    yield
-    AGGREGATORS.clear()
-    AGGREGATORS.update(before)
-
-
-def test_add_a_method(tmp_path, monkeypatch, registry, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_add_a_method(here, forget_modules, registries, capsys):
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
     space: dict[str, object] = {"__name__": "add_a_method"}
     exec(compile(block, "add-a-method.md", "exec"), space)
@@ -71,10 +59,9 @@ def test_add_a_method(tmp_path, monkeypatch, registry, capsys):
     assert "worst-half q=0.8" in str(space["result"])
 
 
-def test_a_module_of_ones_own_from_the_command_line(tmp_path, monkeypatch, registry, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_module_of_ones_own_from_the_command_line(here, forget_modules, registries, capsys):
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
-    (tmp_path / "my_rules.py").write_text(block[: block.index("result =")])
+    (here / "my_rules.py").write_text(block[: block.index("result =")])
     words = [
         "compare",
         "--methods",
@@ -90,7 +77,7 @@ def test_a_module_of_ones_own_from_the_command_line(tmp_path, monkeypatch, regis
     assert "no module 'my_rulez'" in capsys.readouterr().err
 
 
-def test_another_package_adds_a_method(tmp_path, monkeypatch, registry):
+def test_another_package_adds_a_method(tmp_path, monkeypatch, registries):
     (tmp_path / "their_rules.py").write_text(
         "from dataclasses import dataclass\nimport fairmean, torch\n"
         "@fairmean.register('theirs', reference='them')\n@dataclass(frozen=True)\n"

@@ -21,6 +21,8 @@ from fairmean.config import parse
 from fairmean.errors import Diverged, UserError
 from fairmean.metrics import METRICS, summarise
 
+pytestmark = pytest.mark.usefixtures("here")
+
 QUICK = {"train": {"rounds": 5, "device": "cpu"}, "model": {"name": "linear"}}
 FILES = {"config.toml", "environment.json", "partition.npz", "clients.csv", "summary.json", "checkpoint.pt"}
 COLUMNS = ["round", "client", "regular", "loss", "weight", "accuracy", "own_accuracy"]
@@ -28,21 +30,6 @@ COLUMNS = ["round", "client", "regular", "loss", "weight", "accuracy", "own_accu
 
 def run(*arguments, **settings):
     return experiment.run(*arguments, **settings)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """The work is tiny, and sums must not depend on what else the machine does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -380,11 +367,15 @@ def test_divergence_in_the_library(here):
 
 
 @pytest.mark.parametrize("name", ["fedmgda+", "fairmoo", "fedmdfg", "fedlf", "adafed", "krum", "lfighter", "bant"])
-def test_every_kind_of_rule_diverges_politely(name, tmp_path):
+def test_every_kind_of_rule_diverges_politely(name, own, tmp_path):
     """A hopeless step size ends in Diverged, whatever a rule does with numbers that are not finite."""
     with pytest.raises(Diverged, match="step-size bound"):
         fairmean.run(
-            model={"name": "mlp"}, method={"name": name}, train={"rounds": 30, "lr": 1e30}, run={"dir": str(tmp_path)}
+            data={"name": own},
+            model={"name": "mlp"},
+            method={"name": name},
+            train={"rounds": 30, "lr": 1e30},
+            run={"dir": str(tmp_path)},
         )
 
 
@@ -397,8 +388,7 @@ def test_a_finished_run_without_a_regular_participant_can_be_shown_again(tmp_pat
     assert "nan" not in capsys.readouterr().out
 
 
-def test_an_edited_model_is_another_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_edited_model_is_another_run(tmp_path, forget_modules):
     source = "from torch import nn\ndef make(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(784, {}))\n"
     folders = set()
     for width in ("classes", "classes + 0"):

@@ -181,9 +181,8 @@ def test_the_papers_models():
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
-def test_models_that_cannot_be_used(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_models.py").write_text(
+def test_models_that_cannot_be_used(here, forget_modules):
+    (here / "my_models.py").write_text(
         "from torch import nn\n"
         "def normed(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(784, 9), nn.BatchNorm1d(9))\n"
         "def plain(): return nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.Dropout(0.1))\n"

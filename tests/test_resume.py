@@ -16,10 +16,12 @@ import pytest
 import torch
 
 import fairmean
-from fairmean import environment, experiment, recorder
+from fairmean import experiment, recorder
 from fairmean.cli import main
 from fairmean.errors import Busy, Diverged
 from fairmean.runfolder import RunFolder
+
+pytestmark = pytest.mark.usefixtures("here")
 
 CODE = """
 import sys, torch
@@ -41,31 +43,6 @@ LOCAL = [
     "attack.name=furthest",
     "attack.rho=0.7",
 ]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def own(tmp_path_factory):
-    """A tiny data set."""
-    draw = np.random.default_rng(0)
-    x, y = draw.normal(size=(400, 6)).astype(np.float32), np.arange(400) % 4
-    x[np.arange(400), y] += 2
-    file = tmp_path_factory.mktemp("data") / "own.npz"
-    np.savez(file, x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
-    return str(file)
 
 
 def run(*arguments, **settings):
@@ -210,7 +187,6 @@ def stopped_everywhere(settings):
 @pytest.fixture
 def always_checkpoint(monkeypatch):
     monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(environment, "_commit", lambda: None)  # it starts a process
 
 
 def tiny(own, **train):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from fairmean import tables
 from fairmean.cli import main
@@ -19,34 +18,14 @@ from fairmean.metrics import METRICS
 from fairmean.statistics import t_quantile
 from fairmean.study import Cell, Comparison, compare, plan, spec
 
+pytestmark = pytest.mark.usefixtures("here")
+
 QUICK = ["train.rounds=3", "model.name=linear", "train.device=cpu"]
 
 
 @pytest.fixture(scope="session")
-def own(tmp_path_factory):
-    """A tiny data set, so that many runs cost little."""
-    draw = np.random.default_rng(0)
-    x, y = draw.normal(size=(400, 6)).astype(np.float32), np.arange(400) % 4
-    x[np.arange(400), y] += 2
-    file = tmp_path_factory.mktemp("data") / "own.npz"
-    np.savez(file, x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:])
-    return f"data.name={file}"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """The work is tiny, and sums must not depend on what else the machine does."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fairmean.environment._commit", lambda: None)  # it starts a process
-    return tmp_path
+def own(own):
+    return f"data.name={own}"
 
 
 def compared(capsys, *arguments, code=0):

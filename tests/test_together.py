@@ -15,28 +15,10 @@ from fairmean.metrics import METRICS
 from fairmean.runfolder import RunFolder
 from fairmean.study import compare
 
+pytestmark = pytest.mark.usefixtures("here")
+
 METHODS = ["mean", "fairmean", "krum:f=1", "fedmgda+", "fedmdfg", "bant", "centered-clipping", "term"]
 ATTACKS = ["none", "pairwise", "furthest"]
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    draw = np.random.default_rng(0)
-    x, y = draw.normal(size=(260, 6)).astype(np.float32), np.arange(260) % 4
-    x[np.arange(260), y] += 2
-    file = tmp_path_factory.mktemp("data") / "own.npz"
-    np.savez(file, x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:])
-    return str(file)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fairmean.environment._commit", lambda: None)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path
-    torch.set_num_threads(before)
 
 
 def settings(own, folder, **more):
@@ -64,7 +46,6 @@ def same(one, other):
 @pytest.fixture(scope="module")
 def alone(own, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("alone"))
-    torch.set_num_threads(1)
     return compare(None, methods=METHODS, attacks=ATTACKS, seeds=[1, 2], together=1, **settings(own, folder))
 
 

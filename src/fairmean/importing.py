@@ -91,9 +91,9 @@ class _Finder:
         name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader and spec.origin:
-            if not _is_installed(spec.origin):
-                spec.loader = _FromSource(spec.loader.name, spec.loader.path)
+        loader = spec.loader if spec is not None else None
+        if spec is not None and type(loader) is importlib.machinery.SourceFileLoader and not _is_installed(loader.path):
+            spec.loader = _FromSource(loader.name, loader.path)
         return spec
 
 

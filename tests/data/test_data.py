@@ -12,6 +12,8 @@ from fairmean.errors import UserError
 
 from . import making
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 ARRAYS = making.tiny((5, 5))
 
 

@@ -34,17 +34,14 @@ def as_folder(tmp_path, arrays):
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
+def module(here, forget_modules):
     """Write a module into the current folder; it is forgotten afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def write(source):
-        (tmp_path / "toy_module.py").write_text(f"import numpy as np\n{source}")
+        (here / "toy_module.py").write_text(f"import numpy as np\n{source}")
         sys.modules.pop("toy_module", None)
 
-    yield write
-    sys.modules.pop("toy_module", None)
+    return write
 
 
 @pytest.mark.parametrize("form", [as_npz, as_folder])

@@ -63,5 +63,5 @@ def test_a_rule_that_cannot(federations):
 
 
 def test_in_a_fleet(federations):
-    group = [simulate(federations[0], METHODS["krum"], 0, room=1e-3)[0]]
+    group = [simulate(federations[0], METHODS["krum"], 0, model="mlp", room=1e-3)[0]]
     assert isinstance(Fleet(group).parts[0][0], Alone)

@@ -112,8 +112,7 @@ def records(methods, shift):
 
 
 @pytest.fixture
-def stored(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def stored(here, tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
     rows = records(["mean", "fedavg", "fairmean", "qffl", "term-", "fairmean-split"], {"fairmean-split": 3, "qffl": -2})
@@ -264,8 +263,8 @@ def test_the_map(stored):
     assert (stored / "docs" / "evidence" / "map-fashion-mnist.png").exists()
 
 
-def test_a_draw_is_run_again(stored, monkeypatch, capsys):
-    quick = {"data.name": "fashion-mnist-mini", "model.name": "linear", "train.rounds": 2, "train.device": "cpu"}
+def test_a_draw_is_run_again(stored, own, monkeypatch, capsys):
+    quick = {"data.name": own, "model.name": "linear", "train.rounds": 2, "train.device": "cpu"}
     monkeypatch.setattr(evidence, "precision", lambda method, dataset: "float32")
     monkeypatch.setitem(evidence.TRUST, "fashion-mnist", 50)
     rows = evidence.run("fashion-mnist", ["mean", "fairmean"], seeds=SEEDS, **quick)
@@ -298,8 +297,7 @@ def test_a_draw_is_run_again(stored, monkeypatch, capsys):
     assert "no such table" in capsys.readouterr().err
 
 
-def test_without_tables(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_without_tables(here, capsys):
     assert main(["reproduce", "evidence"]) == 2
     assert "--tables" in capsys.readouterr().err
 

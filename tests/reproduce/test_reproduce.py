@@ -15,12 +15,9 @@ from fairmean.reproduce import calibration, command, evidence, paper, render, tu
 from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row, distance, nearest
 from fairmean.study import plan
 
+pytestmark = pytest.mark.usefixtures("here")
+
 RESULTS = Path(__file__).parent.parent.parent / "results"
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def test_figure_1_in_seconds(tmp_path, capsys):
@@ -90,8 +87,8 @@ def test_what_there_is_not(capsys):
     assert all(line.startswith("fairmean: ") for line in capsys.readouterr().err.splitlines())
 
 
-def test_a_changed_protocol_is_said(capsys, tmp_path):
-    changed = ["data.name=fashion-mnist-mini", "model.name=linear", "train.rounds=1", "train.device=cpu"]
+def test_a_changed_protocol_is_said(capsys, own, tmp_path):
+    changed = [f"data.name={own}", "model.name=linear", "train.rounds=1", "train.device=cpu"]
     assert main(["reproduce", "table2", *changed]) == 0
     out = capsys.readouterr().out
     assert "NOT the paper's protocol, you changed data.name, model.name, train.rounds" in out

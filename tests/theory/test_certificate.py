@@ -8,31 +8,15 @@ import pytest
 import torch
 
 from fairmean import CoordinateRule, Scale, dispersion, experiment, register, register_scale
-from fairmean.aggregators import AGGREGATORS
 from fairmean.cli import main
 from fairmean.engine.monitor import MEASURED
 from fairmean.errors import Diverged, UserError
-from fairmean.methods import PAIRS
-from fairmean.scales import SCALES
 from fairmean.theory import words
 from fairmean.theory.certificate import certify
 
+pytestmark = pytest.mark.usefixtures("here")
+
 SOFTMAX = {"theory": True, "model.name": "linear", "train.device": "cpu", "train.rounds": 12, "train.lr": 8e-4}
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def registries():
-    """What a test registers is gone after it."""
-    kept = [(registry, dict(registry)) for registry in (AGGREGATORS, SCALES, PAIRS)]
-    yield
-    for registry, before in kept:
-        registry.clear()
-        registry.update(before)
 
 
 def checked(settings, **more):
@@ -45,8 +29,8 @@ def named(certificate):
 
 @pytest.mark.parametrize("attack", ["none", "pairwise", "random", "random_class", "furthest"])
 @pytest.mark.parametrize(("rho", "fraction"), [(0.0, 0.2), (0.5, 0.4), (1.0, 0.1)])
-def test_softmax_regression_is_inside_the_guarantee(attack, rho, fraction):
-    settings = {"attack.name": attack, "attack.rho": rho, "attack.fraction": fraction}
+def test_softmax_regression_is_inside_the_guarantee(attack, rho, fraction, own):
+    settings = {"data.name": own, "attack.name": attack, "attack.rho": rho, "attack.fraction": fraction}
     certificate = checked(SOFTMAX | settings)
     assert certificate.holds
     assert certificate.promised
@@ -158,9 +142,12 @@ def test_a_diverged_run_has_a_certificate():
 
 
 @pytest.mark.parametrize("lr", [1e5, 1e10])
-def test_steps_beyond_reason(lr):
+def test_steps_beyond_reason(lr, own):
     """L_Φ may overflow; there is a page all the same."""
-    certificate = checked(SOFTMAX, **{"train.lr": lr, "model.name": "mlp", "train.dtype": "float64", "train.rounds": 3})
+    certificate = checked(
+        SOFTMAX | {"data.name": own},
+        **{"train.lr": lr, "model.name": "mlp", "train.dtype": "float64", "train.rounds": 3},
+    )
     assert not certificate.holds
     assert named(certificate)["step size"].broken == 0
     assert "broken" in words.page(certificate)

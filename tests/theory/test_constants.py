@@ -146,8 +146,7 @@ def test_hessian_products_are_differences_of_gradients():
     torch.testing.assert_close(curves.fair_product(v, 2.0, 0.5, losses, gradients), numeric, rtol=1e-6, atol=1e-9)
 
 
-def test_advice_agrees_with_closed_forms(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_advice_agrees_with_closed_forms(here):
     given = fairmean.advise(samples=10**6, **{"model.name": "linear", "train.device": "cpu"})
     assert given.known is not None
     assert given.known.smoothness >= given.estimate.L
@@ -163,8 +162,7 @@ def test_safe_steps_are_rounded_down(value, text):
     assert down(value) == text
 
 
-def test_the_step_it_advises_is_inside_the_guarantee(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_step_it_advises_is_inside_the_guarantee(here):
     settings = {"model.name": "linear", "train.device": "cpu", "train.rounds": 20}
     step = fairmean.advise(settings).estimate.safe_step
     # "safe at the start": the first step is; later curvature may be larger
@@ -173,8 +171,7 @@ def test_the_step_it_advises_is_inside_the_guarantee(tmp_path, monkeypatch):
     assert {check.name: check for check in certificate.checks}["descent"].holds
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_command(here, capsys):
     words = ["advise", "model.name=linear", "train.device=cpu", "--samples", "50"]
     assert main(words) == 0
     out = capsys.readouterr().out
@@ -186,8 +183,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert main(["advise", "--samples", "0"]) == 2
 
 
-def test_a_run_that_swings_is_warned_of(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_that_swings_is_warned_of(here, capsys):
     settings = {"model.name": "linear", "train.device": "cpu", "train.rounds": 30}
     wild = experiment.run(settings, **{"train.lr": 0.5})
     assert "times the bound 1/L_Φ" in wild.summary["warning"]
@@ -201,8 +197,7 @@ def test_a_run_that_swings_is_warned_of(tmp_path, monkeypatch, capsys):
     assert "warning: the loss swings" in capsys.readouterr().out
 
 
-def test_the_warning_survives_an_interruption(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_warning_survives_an_interruption(here):
     settings = {"model.name": "linear", "train.device": "cpu", "train.rounds": 30, "train.lr": 0.5}
     whole = experiment.run(settings, **{"run.dir": "whole"})
     for stop in (10, 28):

@@ -20,6 +20,8 @@ from fairmean.study import compare
 from fairmean.theory.certificate import read
 from fairmean.transform import dispersion, marginal_weight, phi
 
+pytestmark = pytest.mark.usefixtures("here")
+
 SMALL = {
     "theory": True,
     "train.device": "cpu",
@@ -29,11 +31,6 @@ SMALL = {
     "attack.rho": 0.7,
     "model.name": "linear",
 }
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def config(**settings):
@@ -91,8 +88,14 @@ def by_hand(simulator, w, kappa, tau, previous=None):
 
 @pytest.mark.parametrize("attack", ["none", "pairwise", "random"])
 @pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_measured_is_what_the_definitions_say(attack, model):
-    settings = {"train.dtype": "float64", "model.name": model, "attack.name": attack, "method.kappa": 2.0}
+def test_measured_is_what_the_definitions_say(attack, model, own):
+    settings = {
+        "data.name": own,
+        "train.dtype": "float64",
+        "model.name": model,
+        "attack.name": attack,
+        "method.kappa": 2.0,
+    }
     simulator = build_simulator(config(**settings))
     simulator.watch(2)
     previous = None
@@ -169,8 +172,8 @@ def test_other_modes_are_measured_too(settings):
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
-def test_curvature_is_that_of_the_steepest_regular_client(model):
-    simulator = build_simulator(config(**{"model.name": model}))
+def test_curvature_is_that_of_the_steepest_regular_client(model, own):
+    simulator = build_simulator(config(**{"data.name": own, "model.name": model}))
     simulator.watch(1)
     for t in range(2):
         simulator.step(t)
