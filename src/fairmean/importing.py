@@ -49,7 +49,7 @@ def import_module(module: str, what: str = "--import") -> Any:
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and f"{module}.".startswith(f"{error.name}."):
-                raise UserError(f"{what}: there is no module '{error.name}'; check its name") from None
+                raise UserError(f"{what}: there is no module '{error.name}': check its name") from None
             raise
 
 
@@ -60,7 +60,7 @@ def import_name(name: str, what: str) -> Callable[..., Any]:
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise UserError(f"{what}: '{module}' has no function '{attribute}'; check its name")
+        raise UserError(f"{what}: '{module}' has no function '{attribute}': check its name")
     return found  # type: ignore[no-any-return]
 
 

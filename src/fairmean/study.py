@@ -242,7 +242,8 @@ def _grid(given: Any) -> dict[str, list[Any]]:
     flat: dict[str, list[Any]] = {}
     for key, values in given.items():
         inner = {f"{key}.{k}": v for k, v in values.items()} if isinstance(values, dict) else {key: values}
-        for dotted, choices in inner.items():
+        for written, choices in inner.items():
+            dotted = written.replace('"', "")  # as a TOML file would have it: grid."train.lr"=[0.1, 0.2]
             if not isinstance(choices, list) or not choices:
                 raise UserError(f"grid.{dotted} = {choices!r}: must be a list of values to sweep")
             if dotted in ("methods", "attacks") and not all(isinstance(value, str) for value in choices):
