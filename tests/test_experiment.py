@@ -6,7 +6,9 @@ import csv
 import json
 import math
 import random
+import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -428,3 +430,164 @@ def test_a_trust_set_is_held_out_for_everyone_in_a_comparison(tmp_path):
     tests = [np.load(Path(record["folder"]) / "partition.npz")["test_rows"] for record in result.records]
     assert len(tests[0]) == 900
     assert (tests[0] == tests[1]).all()
+
+
+# Small federations, odd models, odd data
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_small_federation_without_an_attack(clients, own, capsys):
+    """Who is poisoned was asked although nobody is."""
+    settings = [f"data.name={own}", f"partition.clients={clients}", "attack.name=none", "train.rounds=1"]
+    assert main(["run", "model.name=linear", *settings]) == 0
+    assert "none poisoned" in capsys.readouterr().out
+
+
+def test_none_stands_for_an_optional_setting():
+    config = parse({"train": {"local_lr": None}, "partition": {"seed": None}, "attack": {"fraction": None}})
+    assert config == parse({})
+    with pytest.raises(UserError, match=r"train\.lr = None"):
+        parse({"train": {"lr": None}})
+
+
+def test_no_client_has_test_data(here):
+    """Test classes that nobody trains on."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(60, 4)).astype(np.float32)
+    np.savez("own.npz", x_train=x, y_train=np.arange(60) % 2, x_test=x[:9], y_test=np.full(9, 2))
+    done = run(QUICK, data={"name": "own.npz"}, partition={"clients": 3, "name": "iid"}, attack={"name": "none"})
+    assert np.isnan(done.accuracy).all()
+    assert done.summary["without_test_data"] == 3
+    assert main(["compare", "data.name=own.npz", "partition.clients=3", "partition.name=iid", "model.name=linear",
+                 "train.rounds=1", "--methods", "mean", "--attacks", "none"]) == 0  # fmt: skip
+
+
+@pytest.mark.parametrize("train", [{"batch": 8}, {"participation": 0.3}, {"batch": 8, "participation": 0.3}], ids=str)
+def test_dispersion_is_over_all_regular_clients_and_samples(train, own):
+    """It was of the last round's participants, on their batch: 0 where one took part."""
+    done = run(QUICK, data={"name": own}, train={"rounds": 3, "device": "cpu"} | train)
+    simulator = experiment.build_simulator(done.config)
+    simulator.w.copy_(torch.load(done.folder / "checkpoint.pt", weights_only=True)["w"])
+    fed = simulator.federation
+    with torch.no_grad():
+        each = torch.nn.functional.cross_entropy(simulator.net.model(fed.x), fed.y, reduction="none").double()
+    losses = torch.stack([each[a:b].mean() for a, b in pairwise(fed.offsets.tolist())])[torch.from_numpy(fed.regular)]
+    assert done.summary["loss_dispersion"] == pytest.approx(fairmean.dispersion(losses).item(), rel=1e-5)
+
+
+DROPPING = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Attending(nn.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(inputs, 1, dropout={p}, batch_first=True)
+        self.out = nn.Linear(inputs, classes)
+
+    def forward(self, x):
+        return self.out(self.attention(x[:, None], x[:, None], x[:, None])[0][:, 0])
+
+
+class Functional(nn.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.out = nn.Linear(inputs, classes)
+
+    def forward(self, x):
+        return self.out(F.dropout(x, {p}, self.training))
+
+
+def attending(shape, classes): return Attending(shape[0], classes)
+def functional(shape, classes): return Functional(shape[0], classes)
+"""
+
+
+@pytest.mark.usefixtures("forget_modules")
+@pytest.mark.parametrize(("name", "who"), [("attending", "MultiheadAttention"), ("functional", "in a forward")])
+def test_a_model_that_draws_from_the_global_generator_is_refused(name, who, own, here):
+    for p in (0.5, 0.0):
+        (here / "dropping.py").write_text(DROPPING.replace("{p}", str(p)))
+        settings = {"data": {"name": own}, "model": {"name": f"dropping:{name}"}, "train": {"rounds": 1}}
+        if p:
+            with pytest.raises(UserError, match=rf"dropping:{name}.*global generator.*{who}"):
+                run(settings)
+            assert not (here / "runs").exists()
+        else:
+            run(settings)
+
+
+@pytest.mark.usefixtures("forget_modules")
+def test_a_part_of_a_model_that_is_kept_in_eval_stays_so(own, here):
+    """Evaluation used to switch it on."""
+    (here / "half_frozen.py").write_text(
+        "from torch import nn\n\n\ndef make(shape, classes):\n"
+        "    model = nn.Sequential(nn.Linear(shape[0], 8), nn.Sequential(nn.Dropout(0.5)), nn.Linear(8, classes))\n"
+        "    model[1].eval()\n    return model\n"
+    )
+    config = parse(QUICK | {"data": {"name": own}, "model": {"name": "half_frozen:make"}})
+    simulator = experiment.build_simulator(config)
+    assert not simulator.net.model[1].training
+    simulator.evaluate()
+    assert [module.training for module in simulator.net.model] == [True, False, True]
+    assert not simulator.net.model[1][0].training
+
+
+def test_what_theory_does_not_cover_is_refused_before_anything_is_written(capsys, here):
+    assert main(["run", "theory=true", "train.local_steps=2", "model.name=linear"]) == 2
+    assert "train.local_steps = 2" in capsys.readouterr().err
+    assert not (here / "runs").exists()
+
+
+def test_divergence_is_noticed_in_its_round_also_where_rows_are_left_out(own, monkeypatch):
+    """With very many rows, only evaluated rounds are written; the others are looked at all the same."""
+    settings = {
+        "data": {"name": own},
+        "model": {"name": "mlp"},
+        "train": {"rounds": 60, "lr": 1e8},
+        "run": {"eval_every": 50},
+    }
+    rounds = []
+    for most in (2_000_000, 1):
+        monkeypatch.setattr(recorder, "_TABLE_ROWS", most)
+        with pytest.raises(Diverged) as error:
+            run(settings, **{"run.name": f"most{most}"})
+        rounds.append(re.search(r"round (\d+)", str(error.value)).group(1))
+    assert rounds[0] == rounds[1]
+    assert 0 < int(rounds[0]) < 49
+
+
+NOT_FINITE = """
+from torch import nn
+import torch
+
+
+class Bad(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * float("nan")
+
+
+def make(shape, classes): return Bad(shape[0], classes)
+"""
+
+
+@pytest.mark.usefixtures("forget_modules")
+def test_a_model_that_gives_nan_is_told_apart_from_a_long_step(own, here):
+    (here / "nan_model.py").write_text(NOT_FINITE)
+    with pytest.raises(Diverged, match="before any step was taken: the model 'nan_model:make' gives NaN") as error:
+        run(QUICK, data={"name": own}, model={"name": "nan_model:make"})
+    assert "too large" not in str(error.value)
+    assert "checkpoint" not in str(error.value)
+
+
+def test_an_edited_config_is_put_back(own, here):
+    done = run(QUICK, data={"name": own})
+    file = done.folder / "config.toml"
+    text = file.read_text()
+    for changed in (text.replace("lr = 0.1", "lr = 0.7"), "garbage", ""):
+        file.write_text(changed)
+        with pytest.warns(UserWarning, match="written anew"):
+            run(QUICK, data={"name": own})
+        assert file.read_text() == text

@@ -18,7 +18,7 @@ import torch
 import fairmean
 from fairmean import experiment, recorder
 from fairmean.cli import main
-from fairmean.errors import Busy, Diverged
+from fairmean.errors import Busy, Diverged, UserError
 from fairmean.runfolder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -308,3 +308,45 @@ def test_two_processes_on_one_run(uninterrupted):
     assert ended(first)[0] == 0
     (folder,) = Path("runs/run").iterdir()
     assert_same(folder, uninterrupted(FULL))
+
+
+def test_sigterm_saves_like_ctrl_c(uninterrupted):
+    whole = uninterrupted(FULL)
+    process = start(*FULL)
+    assert wait_for(process, "run/*/checkpoint.pt")
+    process.send_signal(signal.SIGTERM)
+    code, out, err = ended(process)
+    assert (code, out) == (143, "")
+    assert err.count("\n") == 1
+    assert "SIGTERM" in err
+    assert "the same command continues" in err
+    code, _, err = ended(start(*FULL))
+    assert (code, err) == (0, "")
+    (folder,) = Path("runs/run").iterdir()
+    assert_same(folder, whole)
+
+
+@pytest.mark.usefixtures("always_checkpoint")
+def test_a_shortened_table_is_refused(own):
+    """It was filled up with NUL bytes."""
+
+    def stop(progress):
+        if progress.round == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(tiny(own, rounds=4), report=stop)
+    (part,) = Path("runs/run").glob("*/clients.csv.part")
+    part.write_bytes(part.read_bytes()[:-5])
+    before = part.read_bytes()
+    with pytest.raises(UserError, match=r"clients\.csv\.part' has \d+ bytes, where the checkpoint says \d+; remove"):
+        run(tiny(own, rounds=4))
+    assert part.read_bytes() == before
+
+
+def test_a_temporary_file_of_a_killed_process_is_swept(own):
+    folder = run(tiny(own, rounds=2), **{"run.dir": "whole"}).folder
+    mine = Path("runs/run") / folder.name
+    mine.mkdir(parents=True)
+    (mine / ".checkpoint.pt.0123abcd.tmp").write_bytes(b"half of it")
+    assert_same(run(tiny(own, rounds=2)).folder, folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairmean import tables
+from fairmean import compose, method, starter, tables
 from fairmean.cli import main
 from fairmean.config import parse
 from fairmean.errors import UserError
@@ -81,8 +81,8 @@ def test_plan_has_every_method_attack_and_seed():
     assert {(m, a, c.seed) for m, a, c in runs} == {
         (m, a, s) for m in ("mean", "fairmean κ=2") for a in ("none", "pairwise ρ=0.5") for s in (1, 2, 3)
     }
-    for method, attack, config in runs:
-        assert config.method.name == method.split()[0]
+    for label, attack, config in runs:
+        assert config.method.name == label.split()[0]
         assert config.attack.name == attack.split()[0]
         if config.method.name == "fairmean":
             assert config.method.hyper == {"kappa": 2.0, "tau": 1.0}
@@ -311,3 +311,117 @@ def test_the_same_comparison_elsewhere_is_the_same(capsys, here):
     for record in one + other:
         record.pop("folder")
     assert one == other
+
+
+def test_the_method_of_a_config_is_compared(here):
+    """[method] of a file was left out without a word."""
+    (here / "my.toml").write_text("[method]\nname = 'fairmean'\nkappa = 4.0\n")
+    labels = list(dict.fromkeys(label for label, _, _ in plan("my.toml", {})))
+    assert labels == ["mean", "fedavg", "qffl q=1", "fairmean κ=4", "fairmean-normalised κ=1 τ=1"]
+    configs = {
+        label: config for label, _, config in plan("my.toml", {}, methods=["mean", "fairmean", "fairmean:kappa=2"])
+    }
+    assert configs["fairmean κ=4"].method.hyper["kappa"] == 4.0
+    assert configs["fairmean κ=2"].method.hyper["kappa"] == 2.0
+    (here / "my.toml").write_text("[method]\nname = 'krum'\nf = 1\n")
+    labels = list(dict.fromkeys(label for label, _, _ in plan("my.toml", {})))
+    assert labels[-1] == "krum f=1"
+    assert len(labels) == 6
+    assert [m for m, _, _ in plan("my.toml", {}, ["mean"], ["none"])] == ["mean"]
+
+
+def test_the_starter_is_compared_as_the_defaults_are(here):
+    (here / "my.toml").write_text(starter.TEXT)
+    assert [(m, a) for m, a, _ in plan("my.toml", {})] == [(m, a) for m, a, _ in plan(None, {})]
+
+
+def test_lists_may_be_single_and_methods_objects():
+    assert [m for m, _, _ in plan(None, {}, "mean", "none")] == ["mean"]
+    assert [m for m, _, _ in plan(None, {}, method("fairmean", kappa=4), "none", 3)] == ["fairmean κ=4 τ=1"]
+    assert [m for m, _, _ in plan(None, {}, [compose("fairmean", "cwtm", "nnm", f=1)], "none")] == [
+        "fairmean+nnm+cwtm κ=1 τ=1 f=1"
+    ]
+    for bad in ([3], [None], []):
+        with pytest.raises(UserError, match="methods: "):
+            plan(None, {}, bad)
+    for bad in ("1-3", [1.5], []):
+        with pytest.raises(UserError, match="seeds"):
+            plan(None, {}, "mean", "none", bad)
+
+
+def test_a_grid_may_have_sections():
+    tree = {"grid": {"train": {"lr": [0.1, 0.2]}, "methods": ["mean"], "attacks": ["none"]}}
+    assert [c.train.lr for _, _, c in plan(tree, {})] == [0.1, 0.2]
+    assert [c.train.lr for _, _, c in plan(tree, {"grid.train.lr": [0.3]})] == [0.3]
+    with pytest.raises(UserError, match=r"grid.'lr': did you mean 'train\.lr'"):
+        plan({"grid": {"lr": [0.1]}}, {})
+
+
+def test_absurdly_many_runs_are_refused_before_they_are_listed():
+    with pytest.raises(UserError, match="runs"):
+        plan(None, {}, seeds=range(10**12))
+    with pytest.raises(UserError, match="1,500,000 runs"):
+        plan(None, {}, seeds=range(100_000))
+
+
+def test_two_studies_of_one_name_keep_their_tables(capsys, own, here):
+    compared(capsys, own, "--methods", "mean", "--attacks", "none")
+    first = {file: file.read_text() for file in (here / "runs/compare").glob("table-*.csv")}
+    compared(capsys, own, "--methods", "fedavg", "--attacks", "none")
+    assert len(first) == 1
+    assert all(file.read_text() == text for file, text in first.items())
+    assert len(list((here / "runs/compare").glob("table-*.csv"))) == 2
+    assert not list((here / "runs/compare").glob("*.tmp")) + list((here / "runs/compare").glob(".*.tmp"))
+
+
+def test_a_metric_that_a_folder_does_not_hold_is_computed(capsys, own, here):
+    """Folders of an earlier version lack metrics that are new."""
+    before = compared(capsys, own, "--methods", "mean,fedavg", "--attacks", "none")
+    for file in (here / "runs/compare").glob("*/summary.json"):
+        kept = json.loads(file.read_text())
+        file.write_text(json.dumps({key: value for key, value in kept.items() if key not in ("worst", "gini")}))
+    assert compared(capsys, own, "--methods", "mean,fedavg", "--attacks", "none") == before
+    assert compared(capsys, own, "--methods", "mean,fedavg", "--attacks", "none", "--together", "2") == before
+
+
+BROKEN = """
+from dataclasses import dataclass
+import torch
+import fairmean
+
+@fairmean.register("broken", reference="a test")
+@dataclass(frozen=True)
+class Broken(fairmean.LossRule):
+    at: int = 0
+
+    def init(self, n):
+        return {"round": torch.zeros(())}
+
+    def __call__(self, round, state):
+        if state["round"] >= self.at:
+            raise RuntimeError("out of order")
+        return round.losses / round.losses.sum(), {"round": state["round"] + 1}
+"""
+
+
+@pytest.mark.usefixtures("forget_modules", "registries")
+@pytest.mark.parametrize("together", [[], ["--together", "4"]], ids=["alone", "together"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_comparison_goes_on_without_a_rule_that_fails(together, at, capsys, own, here):
+    (here / "broken_rule.py").write_text(BROKEN)
+    arguments = [own, "--import", "broken_rule", "--attacks", "none,pairwise", *together]
+    assert main(["compare", *QUICK, *arguments, "--methods", f"mean,broken:at={at},fairmean"]) == 1
+    out, err = capsys.readouterr()
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line}
+    assert rows["broken"].count("failed") == 6
+    assert "failed" not in rows["mean"] + rows["fairmean"]
+    assert err.count("\n") == 1
+    assert "broken at=" in err
+    assert "and 1 more: rule 'broken' (Broken) failed (RuntimeError: out of order, at " in err
+    assert "broken_rule.py:" in err
+    assert main(["compare", *QUICK, own, "--methods", "mean,fairmean", "--attacks", "none,pairwise"]) == 0
+    good = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert [rows[name][1:] for name in ("mean", "fairmean")] == [
+        [word.rstrip("*") if word not in rows[name] else word for word in good[name].split()[1:]]
+        for name in ("mean", "fairmean")
+    ]

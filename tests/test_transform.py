@@ -1,10 +1,15 @@
 """The paper's maths: precision, derivatives, bounds, identities."""
 
 import math
+import multiprocessing
+import socket
+import warnings
 
 import mpmath
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,3 +152,106 @@ def test_bad_hyper_parameters(kappa, tau):
 def test_fair_objective_refuses_a_reduced_loss():
     with pytest.raises(UserError, match="reduction='none'"):
         fair_objective(torch.tensor(1.0), torch.tensor([0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("loss", [0.7, 20.0])
+def test_fair_objective_sums_half_precision_in_full(dtype, loss):
+    """4,000 losses of one group: summed in bfloat16 they came to an order of magnitude less."""
+    losses = torch.full((4000,), loss, dtype=dtype, requires_grad=True)
+    objective = fair_objective(losses, torch.zeros(4000, dtype=torch.long))
+    stored = losses[0].item()  # 0.7 as this type has it
+    assert objective.dtype == torch.float32
+    assert objective.item() == pytest.approx(phi(stored), rel=1e-6)
+    objective.backward()
+    assert losses.grad.double().sum().item() == pytest.approx(marginal_weight(stored), rel=1e-2)
+
+
+def test_fair_objective_of_a_large_group():
+    """A running sum in float32 loses the small terms of a million losses."""
+    losses = torch.full((3_000_000,), 0.7)
+    assert fair_objective(losses, torch.zeros(len(losses), dtype=torch.long)).item() == pytest.approx(
+        phi(0.7), rel=1e-6
+    )
+
+
+def test_half_precision_is_computed_in_single():
+    z = torch.tensor([0.01, 0.7, 20.0])
+    for function in (phi, marginal_weight, lambda z, kappa, tau: psi(z, tau)):
+        for dtype in (torch.bfloat16, torch.float16):
+            exact = function(z.to(dtype).double(), 2.0, 0.7)
+            got = function(z.to(dtype), 2.0, 0.7)
+            assert got.dtype == dtype
+            torch.testing.assert_close(got.double(), exact, rtol=4e-3 if dtype == torch.bfloat16 else 5e-4, atol=0)
+    assert dispersion(z.bfloat16()).item() == pytest.approx(dispersion(z.bfloat16().double()).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -0.1])
+def test_fair_objective_refuses_losses_that_are_none(bad):
+    losses = torch.tensor([1.0, bad, 2.0])
+    with pytest.raises(UserError, match=r"sample 1 is .*finite and ≥ 0"):
+        fair_objective(losses, torch.tensor([0, 0, 1]))
+    fair_objective(losses, torch.tensor([0, 0, 1]), check=False)  # a gradient scaler looks at the result itself
+
+
+def test_groups_may_have_names():
+    losses = torch.tensor([1.0, 3.0, 2.0])
+    expected = fair_objective(losses, torch.tensor([7, 7, 4]))
+    for names in (["b", "b", "a"], np.array(["b", "b", "a"]), np.array([7, 7, 4]), (7, 7, 4)):
+        assert fair_objective(losses, names) == expected
+    with pytest.raises(UserError, match="one loss and one group per sample"):
+        fair_objective(losses, ["a", "b"])
+
+
+def _rank(rank, port, kappa, results):
+    """One of two ranks: 1 of 6 groups here, 5 there; or groups that both have a part of."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    losses, groups = _whole()
+    found = {}
+    for name, mine in {"unequal": groups == 0, "mixed": torch.arange(len(groups)) % 3 == 0}.items():
+        mine = mine if rank == 0 else ~mine
+        for exact in (True, False):
+            x = losses.clone().requires_grad_()
+            value = fair_objective(x[mine], groups[mine], kappa, ranks=exact)
+            value.backward()
+            dist.all_reduce(x.grad)
+            found[name, exact] = (value.item(), (x.grad / 2).tolist())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fair_objective(losses, groups, kappa)
+    found["told"] = [str(one.message) for one in told]
+    results.put((rank, found))
+    dist.destroy_process_group()
+
+
+def _whole():
+    random = torch.Generator().manual_seed(0)
+    return torch.rand(60, generator=random, dtype=torch.float64) * 3, torch.arange(60) % 6
+
+
+def test_ranks_together_have_the_direction_of_the_whole():
+    """Averaged over ranks, as DDP does; without the exchange it is far off where ranks have unequal groups."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    ranks = [context.Process(target=_rank, args=(r, port, 4.0, results)) for r in range(2)]
+    for process in ranks:
+        process.start()
+    found = dict(results.get(timeout=60) for _ in ranks)
+    for process in ranks:
+        process.join(timeout=60)
+    losses, groups = _whole()
+    x = losses.clone().requires_grad_()
+    value = fair_objective(x, groups, 4.0)
+    value.backward()
+    for name in ("unequal", "mixed"):
+        for rank in range(2):
+            got, gradient = found[rank][name, True]
+            assert got == pytest.approx(value.item(), rel=1e-12)
+            torch.testing.assert_close(torch.tensor(gradient, dtype=torch.float64), x.grad, rtol=1e-9, atol=1e-12)
+        far = torch.tensor(found[0][name, False][1], dtype=torch.float64)
+        assert (far - x.grad).norm() > 0.01 * x.grad.norm()
+    assert "ranks=True" in found[0]["told"][0]

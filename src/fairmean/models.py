@@ -192,4 +192,6 @@ def _swap_dropout(model: nn.Module) -> None:
         for label, child in list(parent._modules.items()):
             if isinstance(child, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
                 salt += 1
-                setattr(parent, label, Dropout(child.p, salt * 0x632BE5AB, not isinstance(child, nn.Dropout)))
+                seeded = Dropout(child.p, salt * 0x632BE5AB, not isinstance(child, nn.Dropout))
+                seeded.training = child.training  # a part of the model may be kept in eval()
+                setattr(parent, label, seeded)

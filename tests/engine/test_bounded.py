@@ -1,12 +1,17 @@
 """Rules on per-client gradients in less room than these take: the same results."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 
+from fairmean import Access, CoordinateRule, Method, method
+from fairmean.engine import vectorised
 from fairmean.engine.bounded import fits
 from fairmean.engine.fleet import Alone, Fleet
 from fairmean.errors import UserError
+from fairmean.scales import Unscaled
 from tests.engine.test_fleet import draws
 from tests.engine.test_paths import METHODS, MODES, simulate
 
@@ -65,3 +70,34 @@ def test_a_rule_that_cannot(federations):
 def test_in_a_fleet(federations):
     group = [simulate(federations[0], METHODS["krum"], 0, model="mlp", room=1e-3)[0]]
     assert isinstance(Fleet(group).parts[0][0], Alone)
+
+
+@dataclass(frozen=True)
+class Running(CoordinateRule):
+    """A separable rule with memory: the mean, averaged over rounds."""
+
+    separable = True
+
+    def __call__(self, round, state):
+        mean = round.messages.mean(0)
+        mean = (mean + state["mean"]) / 2 if "mean" in state else mean
+        return mean, {"mean": mean}
+
+
+def test_a_separable_rule_with_memory_is_not_had_in_parts(federations):
+    """Each block of columns got, and overwrote, the whole state."""
+    rule = Method("running", Unscaled(), Running())
+    assert not fits(rule)
+    simulator, _ = simulate(federations[0], rule, 2)
+    with pytest.raises(UserError, match="running looks at every client's gradient"):
+        simulate(federations[0], rule, 2, room=2.1 * len(simulator.w) * 8 / 2**30)
+
+
+def test_trying_out_a_rule_takes_little_memory(monkeypatch):
+    """With 10,000 clients a rule on inner products was tried on matrices of 10,000 × 10,000."""
+    tried = []
+    monkeypatch.setattr(vectorised, "_tried", lambda method, n, d, access: tried.append((n, d)) or True)
+    monkeypatch.setattr(vectorised, "_KNOWN", {})
+    for name, f in (("krum", 2), ("krum", 100), ("cwtm", 1)):
+        vectorised.vectorises(method(name, f=f), 10_000, 100_000, Access())
+    assert tried == [(64, 1024), (404, 1024), (64, 1024)]

@@ -1,20 +1,24 @@
 """On a GPU every method gives what it gives on the CPU, in every training mode; skipped where there is none."""
 
 from copy import deepcopy
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 
+from fairmean import GramRule, LossRule, Method
 from fairmean.data import load
 from fairmean.engine.accelerate import accelerate
 from fairmean.engine.convolution import NarrowConv, PooledReLU
 from fairmean.engine.dropout import FusedDropout
+from fairmean.engine.fleet import Fleet
 from fairmean.engine.pooledconv import PooledConv
 from fairmean.engine.precision import PRECISIONS
 from fairmean.federation import build
 from fairmean.models import Dropout
 from fairmean.models import build as build_model
+from fairmean.scales import Unscaled
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -167,3 +171,39 @@ def test_accelerated_model_is_the_model():
     with torch.autocast("cuda", dtype=torch.bfloat16):
         assert (mixed(x) - plain(x)).norm() <= 2e-2 * plain(x).norm()
     assert list(dict(mixed.named_parameters())) == list(dict(plain.named_parameters()))
+
+
+@dataclass(frozen=True)
+class Solving(GramRule):
+    """A rule of a user's that can be vmapped, but not recorded in a CUDA graph: a solver looks at numbers."""
+
+    def weights(self, round):
+        ridge = round.gram + torch.eye(len(round.gram), dtype=torch.float64, device=round.gram.device)
+        weights = torch.linalg.solve(ridge, torch.ones_like(round.losses))
+        return weights / weights.sum()
+
+
+@dataclass(frozen=True)
+class SolvingLosses(LossRule):
+    """The same on the rung of losses."""
+
+    def weights(self, round):
+        ridge = torch.outer(round.losses, round.losses) + torch.eye(len(round.losses)).to(round.losses)
+        weights = torch.linalg.solve(ridge, torch.ones_like(round.losses))
+        return weights / weights.sum()
+
+
+@pytest.mark.parametrize("model", ["mlp", "small"], ids=["stacked", "graphed"])
+@pytest.mark.parametrize("kind", [Solving, SolvingLosses])
+def test_a_rule_that_a_graph_cannot_hold(federation, kind, model, monkeypatch):
+    """Beside rules that it can hold: all go on, and give what they give alone."""
+    monkeypatch.setitem(simulate.__globals__["build_model"].__globals__["MODELS"], "small", small_cnn)
+    rules = [Method("solving", Unscaled(), kind()), METHODS["fairmean"], METHODS["krum"]]
+    alone = [simulate(federation, rule, 4, model=model, device="cuda")[0] for rule in rules]
+    together = [simulate(federation, rule, 0, model=model, device="cuda")[0] for rule in rules]
+    fleet = Fleet(together)
+    for _ in fleet.rounds(0, 4, lambda t: False, lambda t: False):
+        pass
+    torch.cuda.synchronize()
+    for one, other in zip(alone, together, strict=True):
+        assert (one.w - other.w).norm() <= 1e-8 * one.w.norm()
