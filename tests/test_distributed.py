@@ -27,11 +27,12 @@ from fairmean import models
 from fairmean.cli import _settings, main
 from fairmean.config import gather, parse
 from fairmean.data import Dataset
-from fairmean.distributed import ALONE, Lost, Ranks, World, borders
+from fairmean.distributed import ALONE, Ranks, World, borders
 from fairmean.engine import Simulator, Training
-from fairmean.errors import UserError
-from fairmean.experiment import resolve, run_config
+from fairmean.errors import Lost, UserError
+from fairmean.experiment import run_config
 from fairmean.federation import build
+from fairmean.identity import resolve
 from tests.engine.test_paths import METHODS
 
 MODES = {

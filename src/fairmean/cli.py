@@ -18,8 +18,8 @@ from fairmean import __doc__ as about
 from fairmean import __version__, catalogue, data, distributed, starter, tables
 from fairmean.config import gather, literal, parse, to_toml
 from fairmean.data.store import folder as cache_folder
-from fairmean.distributed import ALONE, LOST, Lost, World
-from fairmean.errors import Busy, Diverged, UserError
+from fairmean.distributed import ALONE, LOST, World
+from fairmean.errors import Busy, Diverged, Lost, UserError
 from fairmean.experiment import build_simulator, run_resolved
 from fairmean.identity import Sources, folder_of, resolve
 from fairmean.importing import import_module

@@ -23,7 +23,7 @@ def check_rule(name: str, cls: Any, base: type[Any]) -> None:
         raise UserError(f"{label}: must be a class below fairmean's {base.__name__}")
     if "__dataclass_fields__" not in vars(cls):
         raise UserError(f"{label}: put @dataclass(frozen=True) between the registration and the class")
-    if not cls.__dataclass_params__.frozen:
+    if not vars(cls)["__dataclass_params__"].frozen:
         raise UserError(f"{label}: its dataclass must be frozen; write @dataclass(frozen=True)")
     for field in dataclasses.fields(cls):
         if field.default is dataclasses.MISSING:

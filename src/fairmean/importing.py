@@ -99,11 +99,11 @@ class _Finder:
 
 @contextmanager
 def _compiling_from_source() -> Iterator[None]:
-    sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(_Finder)  # type: ignore[arg-type]
+        sys.meta_path.remove(_Finder)
 
 
 @contextmanager

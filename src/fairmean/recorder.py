@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.config import Config, to_toml
-from fairmean.distributed import Lost
 from fairmean.engine import Simulator, Step
 from fairmean.environment import environment
+from fairmean.errors import Lost
 from fairmean.metrics import average, summarise
 from fairmean.runfolder import CLIENTS, THEORY, RunFolder
 from fairmean.theory.oscillation import Swing

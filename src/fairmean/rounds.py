@@ -84,7 +84,8 @@ class Method:
     def check(self, n: int, access: Access) -> None:
         """Raise a UserError if the method cannot work with n clients in a round, or misses something it needs."""
         try:
-            for part in (*self.pre, self.aggregator):
+            parts: list[Mixing | Aggregator] = [*self.pre, self.aggregator]
+            for part in parts:
                 with self._blaming("rule", part):
                     part.check(n)
         except UserCodeError:

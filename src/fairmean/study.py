@@ -7,7 +7,7 @@ import hashlib
 import io
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -215,9 +215,9 @@ def _texts(name: str, given: Any, default: Any) -> list[str]:
 
 def _whole_numbers(given: Any) -> list[int]:
     items = [given] if isinstance(given, int) else given
-    if not isinstance(items, Iterable) or isinstance(items, str):
+    if not isinstance(items, Collection) or isinstance(items, str):
         raise UserError(f"seeds = {given!r}: must be whole numbers, such as [1, 2, 3]")
-    if hasattr(items, "__len__") and len(items) > MOST_RUNS:
+    if len(items) > MOST_RUNS:
         raise UserError(
             f"seeds: {len(items):,} of them are more than the {MOST_RUNS:,} runs that are planned at a time"
         )

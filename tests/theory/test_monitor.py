@@ -15,7 +15,8 @@ from fairmean.config import gather, parse
 from fairmean.engine.curvature import Curves, power_iteration, random_start
 from fairmean.engine.monitor import MEASURED
 from fairmean.errors import UserError
-from fairmean.experiment import build_simulator, resolve
+from fairmean.experiment import build_simulator
+from fairmean.identity import resolve
 from fairmean.study import compare
 from fairmean.theory.certificate import read
 from fairmean.transform import dispersion, marginal_weight, phi
