@@ -44,7 +44,7 @@ def import_module(module: str, what: str = "--import") -> Any:
     with _users_code(f"importing {module}"), _working_folder(), _compiling_from_source():
         try:
             if module in sys.modules and _edited(module):
-                for name in _sources(module):
+                for name in _sources(module).keys() - {"__main__"}:
                     sys.modules.pop(name, None)
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
