@@ -49,10 +49,10 @@ def tools(tree: str) -> Callable[[str, str], tuple[Callable[[], object], int]]:
 
     import fairmean
     from fairmean import method
+    from fairmean.data.federation import Federation
     from fairmean.engine import Simulator, Training
-    from fairmean.federation import Federation
     from fairmean.models import build
-    from fairmean.study import spec
+    from fairmean.runs.study import spec
 
     if not Path(fairmean.__file__).resolve().is_relative_to(tree):
         raise SystemExit(f"fairmean was imported from {fairmean.__file__}, not from {tree}")

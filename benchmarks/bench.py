@@ -39,8 +39,8 @@ from check import difference  # noqa: E402
 
 from cost import centralised, federation  # noqa: E402
 from fairmean import method  # noqa: E402
+from fairmean.data.federation import Federation  # noqa: E402
 from fairmean.engine import Simulator, Training  # noqa: E402
-from fairmean.federation import Federation  # noqa: E402
 from fairmean.models import Dropout, build  # noqa: E402
 
 RESULTS = HERE.parent / "results"

@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairmean import method
+from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Training
-from fairmean.federation import Federation
 from fairmean.models import Dropout, build
-from fairmean.study import spec
+from fairmean.runs.study import spec
 
 WORKLOADS = {
     "W1": ("10 clients × 64 samples, MLP", 10, 640, "mlp"),

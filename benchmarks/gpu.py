@@ -24,15 +24,15 @@ import numpy as np
 import torch
 
 from fairmean import compare, method
-from fairmean.config import gather, literal, parse
+from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Training
-from fairmean.engine.fleet import Fleet
+from fairmean.engine.fleet.fleet import Fleet
 from fairmean.engine.precision import PRECISIONS
-from fairmean.experiment import build_federation, build_simulator
-from fairmean.federation import Federation
-from fairmean.identity import resolve
-from fairmean.methods import named_methods
 from fairmean.models import build
+from fairmean.rules.named import named_methods
+from fairmean.runs.config import gather, literal, parse
+from fairmean.runs.identity import resolve
+from fairmean.runs.run import build_federation, build_simulator
 
 STUDY = [
     "mean",

@@ -18,6 +18,7 @@ from cost import WORKLOADS, federation, seconds
 from fairmean import method
 from fairmean.engine import Simulator, Training
 from fairmean.models import build
+from fairmean.theory.measure.monitor import Monitor
 
 
 def measure(key: str, repetitions: int) -> None:
@@ -28,12 +29,12 @@ def measure(key: str, repetitions: int) -> None:
     plain, watched = (
         Simulator(fed, build(model, shape, 10, 0), method("fairmean"), Training(lr=1e-4)) for _ in range(2)
     )
-    watched.watch(10**6)
+    watched.watch(Monitor, 10**6)
     for simulator in (plain, watched):
         simulator.step(1)
         simulator.step(2)
     pairs = [(seconds(lambda: watched.step(1)), seconds(lambda: plain.step(1))) for _ in range(repetitions)]
-    assert watched.monitor is not None
+    assert isinstance(watched.monitor, Monitor)
     jacobian = seconds(watched.monitor.jacobian)
     batch = watched._feed(1, watched.participants(1))
     gradients = watched.monitor.gradients(batch)[0]

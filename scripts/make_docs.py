@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairmean.aggregators import MIXINGS, Rung
-from fairmean.methods import Named, named_methods
-from fairmean.scales import SCALES
+from fairmean.rules.mixing import MIXINGS
+from fairmean.rules.named import Named, named_methods
+from fairmean.rules.round import Rung
+from fairmean.rules.scales import SCALES
 
 INTRODUCTION = """\
 A client sends v_i = s_i g_i, scaled by its own statistics; the server turns the n messages into a direction d, and

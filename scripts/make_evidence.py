@@ -19,9 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fairmean.config import literal
 from fairmean.reproduce import evidence, tuning
 from fairmean.reproduce.claims import THREE_POISONED
+from fairmean.runs.config import literal
 
 RESULTS = Path(__file__).parent.parent / "results"
 KAPPAS, TAUS = (0.25, 1.0, 4.0, 16.0, 64.0), (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairmean import advise, certify, data, dispersion, federation, run
+from fairmean import advise, certify, data, dispersion, run
+from fairmean.data import federation
 from fairmean.reproduce.figures import figure1, plots, save
 from fairmean.theory import bounds, words
 from fairmean.theory.certificate import Certificate

@@ -12,9 +12,10 @@ import pytest
 import torch
 from hypothesis import settings
 
-from fairmean.aggregators import AGGREGATORS, MIXINGS
-from fairmean.methods import PAIRS
-from fairmean.scales import SCALES
+from fairmean.rules.aggregator import AGGREGATORS
+from fairmean.rules.mixing import MIXINGS
+from fairmean.rules.named import PAIRS
+from fairmean.rules.scales import SCALES
 
 torch.set_num_threads(1)  # the work is tiny, and sums must not depend on what else the machine does
 settings.register_profile("fairmean", deadline=None)  # nor may a test fail because the machine is busy
@@ -33,7 +34,7 @@ def cache(tmp_path, monkeypatch):
 def here(tmp_path, monkeypatch, cache):
     """An empty working folder, and an empty cache."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fairmean.environment._commit", lambda: None)  # it starts a process
+    monkeypatch.setattr("fairmean.runs.environment._commit", lambda: None)  # it starts a process
     return tmp_path
 
 

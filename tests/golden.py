@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairmean.config import gather, parse
 from fairmean.engine import Simulator
-from fairmean.experiment import build_simulator
-from fairmean.identity import NUMERICS, resolve
-from fairmean.methods import named_methods
+from fairmean.rules.named import named_methods
+from fairmean.runs.config import gather, parse
+from fairmean.runs.identity import NUMERICS, resolve
+from fairmean.runs.run import build_simulator
 
 FILE = Path(__file__).with_name("golden.json")
 DIGITS = 1e-7

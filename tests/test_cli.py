@@ -16,14 +16,16 @@ from pathlib import Path
 import pytest
 
 import fairmean
-from fairmean import cli, data, starter
-from fairmean.catalogue import CATALOGUE
-from fairmean.cli import main
-from fairmean.config import parse
+from fairmean import data
 from fairmean.data.registry import SPECS
 from fairmean.data.sources import Source, UnavailableError
-from fairmean.progress import Live
-from fairmean.recorder import Progress
+from fairmean.runs.config import parse
+from fairmean.runs.recorder import Progress
+from fairmean.terminal import main as cli
+from fairmean.terminal import starter
+from fairmean.terminal.catalogue import CATALOGUE
+from fairmean.terminal.main import main
+from fairmean.terminal.progress import Live
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -219,7 +221,7 @@ def test_bad_comparison(arguments, says, capsys, here, monkeypatch):
         raise AssertionError(f"a run was started with {config}")
 
     if "all 10 clients" not in says:  # that one shows when the clients are built
-        monkeypatch.setattr("fairmean.study.run_to_an_end", ran)
+        monkeypatch.setattr("fairmean.runs.study.run_to_an_end", ran)
     refused(capsys, here, ["compare", *QUICK, *arguments], *says)
 
 
@@ -551,7 +553,7 @@ def test_a_second_ctrl_c_does_not_wait():
 
 def test_the_command_ends_quietly_when_its_reader_does():
     """``fairmean list methods | head -0``."""
-    code = "import sys; from fairmean.cli import main; sys.exit(main(['list', 'methods']))"
+    code = "import sys; from fairmean.terminal.main import main; sys.exit(main(['list', 'methods']))"
     read, write = os.pipe()
     os.close(read)
     env = os.environ | {"PYTHONPATH": str(Path(fairmean.__file__).parents[1])}

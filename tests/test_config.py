@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairmean.config import Config, gather, literal, parse, read, to_toml
 from fairmean.errors import UserError
-from fairmean.starter import TEXT
+from fairmean.runs.config import Config, gather, literal, parse, read, to_toml
+from fairmean.terminal.starter import TEXT
 
 
 def test_defaults():

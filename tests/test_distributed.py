@@ -24,15 +24,15 @@ from torch import nn
 
 import fairmean
 from fairmean import models
-from fairmean.cli import _settings, main
-from fairmean.config import gather, parse
 from fairmean.data import Dataset
-from fairmean.distributed import ALONE, Ranks, World, borders
+from fairmean.data.federation import build
 from fairmean.engine import Simulator, Training
+from fairmean.engine.ranks import ALONE, Ranks, World, borders
 from fairmean.errors import Lost, UserError
-from fairmean.experiment import run_config
-from fairmean.federation import build
-from fairmean.identity import resolve
+from fairmean.runs.config import gather, parse
+from fairmean.runs.identity import resolve
+from fairmean.runs.run import run_config
+from fairmean.terminal.main import _settings, main
 from tests.engine.test_paths import METHODS
 
 MODES = {

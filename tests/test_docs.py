@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import fairmean
-from fairmean.cli import main
-from fairmean.plugins import load_plugins
+from fairmean.rules.plugins import load_plugins
+from fairmean.terminal.main import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def test_another_package_adds_a_method(tmp_path, monkeypatch, registries):
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("name", ["transform", "methods", "study"])
+@pytest.mark.parametrize("name", ["transform", "rules.named", "rules.one_round", "runs.study", "runs.statistics", "engine.ranks"])
 def test_docstring_examples(name):
     result = doctest.testmod(importlib.import_module(f"fairmean.{name}"))
     assert result.attempted

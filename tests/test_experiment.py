@@ -17,11 +17,12 @@ import pytest
 import torch
 
 import fairmean
-from fairmean import experiment, recorder
-from fairmean.cli import main
-from fairmean.config import parse
 from fairmean.errors import Diverged, UserError
-from fairmean.metrics import METRICS, summarise
+from fairmean.runs import recorder
+from fairmean.runs import run as experiment
+from fairmean.runs.config import parse
+from fairmean.runs.metrics import METRICS, summarise
+from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from fairmean import UserError
 from fairmean.data import Dataset, load, store
+from fairmean.data.federation import build, inputs, poisoned_clients
 from fairmean.data.partitions import PARTITIONS, mirror, partition
-from fairmean.federation import build, inputs, poisoned_clients
-from fairmean.metrics import METRICS, summarise
 from fairmean.models import build as build_model
+from fairmean.runs.metrics import METRICS, summarise
 
 labels_of = st.integers(0, 2**31).map(lambda seed: np.random.default_rng(seed).integers(0, 10, 600))
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import fairmean
-from fairmean import LossRule, Scale, UserError, identity, register, register_scale
-from fairmean.aggregators import AGGREGATORS
-from fairmean.cli import main
-from fairmean.config import parse
+from fairmean import LossRule, Scale, UserError, register, register_scale
 from fairmean.data import own as own_data
-from fairmean.identity import Sources, resolve
+from fairmean.rules.aggregator import AGGREGATORS
+from fairmean.runs import identity
+from fairmean.runs.config import parse
+from fairmean.runs.identity import Sources, resolve
+from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.usefixtures("here", "forget_modules", "registries")
 
@@ -128,7 +129,7 @@ def test_a_scale_that_is_taken_is_refused():
     with pytest.raises(UserError, match="scale 'qffl' is there already"):
 
         @register_scale("qffl")
-        @fairmean.scales.dataclass(frozen=True)
+        @fairmean.rules.scales.dataclass(frozen=True)
         class Other(Scale):
             pass
 
@@ -137,7 +138,7 @@ def test_a_rule_needs_defaults():
     with pytest.raises(UserError, match="'q' has no default"):
 
         @register("without-default", reference="a test")
-        @fairmean.scales.dataclass(frozen=True)
+        @fairmean.rules.scales.dataclass(frozen=True)
         class WithoutDefault(LossRule):
             q: float
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fairmean import Access, CoordinateRule, LossRule, Method, Scale, UserError, aggregate, compose, method
-from fairmean.aggregators import Round
-from fairmean.aggregators.means import Mean
-from fairmean.methods import named_methods
+from fairmean.rules.named import named_methods
+from fairmean.rules.round import Round
+from fairmean.rules.servers.means import Mean
 
 G = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0], [3.0, 1.0, 0.0]], dtype=torch.float64)
 F = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairmean.data.batches import Batches
 from fairmean.models import Dropout
-from fairmean.randomness import Batches, derive, generator, global_stream, hash32
+from fairmean.randomness import derive, generator, global_stream, hash32
 
 
 def test_streams_are_independent_and_reproducible():

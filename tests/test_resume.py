@@ -16,19 +16,20 @@ import pytest
 import torch
 
 import fairmean
-from fairmean import experiment, recorder
-from fairmean.cli import main
 from fairmean.errors import Busy, Diverged, UserError
-from fairmean.runfolder import RunFolder
+from fairmean.runs import recorder
+from fairmean.runs import run as experiment
+from fairmean.runs.folder import RunFolder
+from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.usefixtures("here")
 
 CODE = """
 import sys, torch
 torch.set_num_threads(1)
-import fairmean.recorder
-fairmean.recorder.CHECKPOINT_SECONDS = 0.0
-from fairmean.cli import main
+import fairmean.runs.recorder
+fairmean.runs.recorder.CHECKPOINT_SECONDS = 0.0
+from fairmean.terminal.main import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairmean import Access, UserError, aggregate, compose, method
-from fairmean.aggregators import AGGREGATORS
-from fairmean.aggregators.minnorm import FedMDFG
-from fairmean.aggregators.qp import min_norm
-from fairmean.methods import named_methods
+from fairmean.rules.aggregator import AGGREGATORS
+from fairmean.rules.named import named_methods
+from fairmean.rules.servers.minnorm import FedMDFG
+from fairmean.rules.servers.qp import min_norm
 from tests import literal
 
 SIZES = [1, 2, 3, 5, 10, 20, 50]

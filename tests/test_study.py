@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairmean import compose, method, starter, tables
-from fairmean.cli import main
-from fairmean.config import parse
+from fairmean import compose, method
 from fairmean.errors import UserError
-from fairmean.metrics import METRICS
-from fairmean.statistics import t_quantile
-from fairmean.study import Cell, Comparison, compare, plan, spec
+from fairmean.runs.comparison_table import comparison
+from fairmean.runs.config import parse
+from fairmean.runs.metrics import METRICS
+from fairmean.runs.statistics import t_quantile
+from fairmean.runs.study import Cell, Comparison, compare, plan, spec
+from fairmean.terminal import starter
+from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -175,7 +177,7 @@ def test_seeds_are_paired(capsys, own):
     mean, half = result.cells["fairmean", "pairwise"].estimate("average", result.cells["mean", "pairwise"])
     assert mean == pytest.approx(difference.mean())
     assert half == pytest.approx(t_quantile(0.95, 2) * difference.std(ddof=1) / math.sqrt(3))
-    text = tables.comparison(result, colour=False)
+    text = comparison(result, colour=False)
     assert "over 3 paired seeds" in text
     assert "difference to mean, paired by seed" in text
     assert f"{mean:+.2f}" in text
@@ -207,19 +209,19 @@ def comparison_of(values):
 
 
 def test_the_best_of_each_column_is_marked():
-    lines = tables.comparison(comparison_of({"a": [50.0], "b": [60.0]}), colour=False).splitlines()
+    lines = comparison(comparison_of({"a": [50.0], "b": [60.0]}), colour=False).splitlines()
     assert lines[2].split() == ["a", "50.00", "50.00*", "50.00"]  # the lowest variance
     assert lines[3].split() == ["b", "60.00*", "60.00", "60.00*"]
-    assert "\033[1m" in tables.comparison(comparison_of({"a": [50.0], "b": [60.0]}), colour=True)
+    assert "\033[1m" in comparison(comparison_of({"a": [50.0], "b": [60.0]}), colour=True)
 
 
 def test_a_best_value_of_zero_is_marked():
-    lines = tables.comparison(comparison_of({"a": [0.0], "b": [60.0]}), colour=False).splitlines()
+    lines = comparison(comparison_of({"a": [0.0], "b": [60.0]}), colour=False).splitlines()
     assert lines[2].split() == ["a", "0.00", "0.00*", "0.00"]
 
 
 def test_a_diverged_cell_says_so():
-    text = tables.comparison(comparison_of({"mean": [50.0, 60.0], "b": [math.nan, math.nan]}), colour=False)
+    text = comparison(comparison_of({"mean": [50.0, 60.0], "b": [math.nan, math.nan]}), colour=False)
     assert text.count("diverged") == 6  # three metrics, and three differences to mean
     assert "nan" not in text
 
@@ -227,7 +229,7 @@ def test_a_diverged_cell_says_so():
 def test_a_diverged_seed_is_told_apart_from_its_cell():
     """One seed of three diverged: the others are shown, with their interval and a mark, and never as the best."""
     values = {"mean": [50.0, 60.0, 70.0], "b": [80.0, math.nan, 90.0]}
-    text = tables.comparison(comparison_of(values), colour=False)
+    text = comparison(comparison_of(values), colour=False)
     lines = text.splitlines()
     half = f"±{t_quantile(0.95, 1) * np.std([80, 90], ddof=1) / math.sqrt(2):.2g}"
     assert lines[4].split() == ["b", *[f"85.00{half}†"] * 3]
@@ -300,7 +302,7 @@ def test_a_comparison_is_not_computed_twice(capsys, own, monkeypatch):
     def build(*arguments):
         raise AssertionError("a run is computed again")
 
-    monkeypatch.setattr("fairmean.experiment.build_simulator", build)
+    monkeypatch.setattr("fairmean.runs.run.build_simulator", build)
     assert compared(capsys, *arguments) == first
 
 

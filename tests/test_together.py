@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fairmean import together
 from fairmean.errors import Busy, UserError
-from fairmean.metrics import METRICS
-from fairmean.runfolder import RunFolder
-from fairmean.study import compare
+from fairmean.runs import together
+from fairmean.runs.folder import RunFolder
+from fairmean.runs.metrics import METRICS
+from fairmean.runs.study import compare
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -1,14 +1,16 @@
 """Federated learning that is fair to the clients a model serves worst, and holds up when labels are poisoned."""
 
 from fairmean._version import __version__
-from fairmean.aggregators import CoordinateRule, GramRule, LossRule, Round, Rung, SumRule, register
 from fairmean.errors import Diverged, UserError
-from fairmean.experiment import Result, run
-from fairmean.methods import aggregate, compose, method
-from fairmean.rounds import Access, Method
-from fairmean.scales import Scale, register_scale
-from fairmean.study import Comparison, compare
-from fairmean.theory.advice import advise
+from fairmean.rules.aggregator import CoordinateRule, GramRule, LossRule, SumRule, register
+from fairmean.rules.method import Method
+from fairmean.rules.named import compose, method
+from fairmean.rules.one_round import aggregate
+from fairmean.rules.round import Access, Round, Rung
+from fairmean.rules.scales import Scale, register_scale
+from fairmean.runs.advise import advise
+from fairmean.runs.run import Result, run
+from fairmean.runs.study import Comparison, compare
 from fairmean.theory.certificate import certify
 from fairmean.transform import dispersion, fair_objective, marginal_weight, phi, psi
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from fairmean.cli import main
+from fairmean.terminal.main import main
 
 sys.exit(main())

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fairmean import Access, CoordinateRule, Method, method
-from fairmean.engine import vectorised
-from fairmean.engine.bounded import fits
-from fairmean.engine.fleet import Alone, Fleet
+from fairmean.engine.fleet import vmapped_rule as vectorised
+from fairmean.engine.fleet.fleet import Alone, Fleet
+from fairmean.engine.paths.in_parts import fits
 from fairmean.errors import UserError
-from fairmean.scales import Unscaled
+from fairmean.rules.scales import Unscaled
 from tests.engine.test_fleet import draws
 from tests.engine.test_paths import METHODS, MODES, simulate
 

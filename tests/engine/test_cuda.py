@@ -9,16 +9,16 @@ import torch
 
 from fairmean import GramRule, LossRule, Method
 from fairmean.data import load
-from fairmean.engine.accelerate import accelerate
-from fairmean.engine.convolution import NarrowConv, PooledReLU
-from fairmean.engine.dropout import FusedDropout
-from fairmean.engine.fleet import Fleet
-from fairmean.engine.pooledconv import PooledConv
+from fairmean.data.federation import build
+from fairmean.engine.fleet.fleet import Fleet
+from fairmean.engine.kernels.conv_pool import PooledConv
+from fairmean.engine.kernels.dropout import FusedDropout
+from fairmean.engine.kernels.pool import NarrowConv, PooledReLU
+from fairmean.engine.kernels.swap import accelerate
 from fairmean.engine.precision import PRECISIONS
-from fairmean.federation import build
 from fairmean.models import Dropout
 from fairmean.models import build as build_model
-from fairmean.scales import Unscaled
+from fairmean.rules.scales import Unscaled
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")

@@ -8,17 +8,16 @@ import torch
 from torch import nn
 
 from fairmean import method
-from fairmean.aggregators import Rung
 from fairmean.data import load
-from fairmean.engine.fleet import Fleet
-from fairmean.engine.graphed import Graphed
-from fairmean.engine.kernels import gated_product
-from fairmean.engine.layers import linear_layers
+from fairmean.data.federation import Federation, build
+from fairmean.engine.fleet.cuda_graph import Graphed
+from fairmean.engine.fleet.fleet import Fleet
+from fairmean.engine.fleet.mlp_shape import linear_layers
+from fairmean.engine.fleet.stack import Stack
+from fairmean.engine.fleet.vmapped_rule import vectorises
+from fairmean.engine.kernels.linear_relu import gated_product
 from fairmean.engine.precision import PRECISIONS
-from fairmean.engine.stacked import Stack
-from fairmean.engine.vectorised import vectorises
-from fairmean.federation import Federation, build
-from fairmean.rounds import NO_ACCESS
+from fairmean.rules.round import NO_ACCESS, Rung
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"))

@@ -14,13 +14,14 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("for Triton's interpreter: set TRITON_INTERPRET=1", allow_module_level=True)
 pytest.importorskip("triton")
 
-from fairmean.engine import squares, taps
-from fairmean.engine.accelerate import accelerate
-from fairmean.engine.capture import Capture
-from fairmean.engine.convolution import pool, unpool
-from fairmean.engine.dropout import FusedDropout
+from fairmean.engine.kernels import conv_pool_small as squares
+from fairmean.engine.kernels import conv_weight_grad as taps
+from fairmean.engine.kernels.conv_pool import PooledConv
+from fairmean.engine.kernels.dropout import FusedDropout
+from fairmean.engine.kernels.pool import pool, unpool
+from fairmean.engine.kernels.swap import accelerate
+from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.net import Net
-from fairmean.engine.pooledconv import PooledConv
 from fairmean.engine.precision import Precision
 from fairmean.models import Dropout
 

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from fairmean import LossRule, Method, Scale, compose, fair_objective, method
-from fairmean.aggregators.means import Mean
 from fairmean.data import Dataset, load
+from fairmean.data.federation import Federation, build
 from fairmean.engine import Simulator, Training
-from fairmean.engine.capture import _linears
+from fairmean.engine.layers.hooks import _linears
 from fairmean.engine.net import Net
-from fairmean.federation import Federation, build
-from fairmean.methods import named_methods
 from fairmean.models import build as build_model
-from fairmean.scales import Unscaled
+from fairmean.rules.named import named_methods
+from fairmean.rules.scales import Unscaled
+from fairmean.rules.servers.means import Mean
 
 MODES = {
     "full": {},

@@ -22,7 +22,10 @@ from typing import Any
 import torch
 
 import fairmean
-from fairmean import aggregators, cli, methods, scales
+from fairmean import rules as aggregators
+from fairmean.rules import named as methods
+from fairmean.rules import scales
+from fairmean.terminal import main as cli
 from tests.fuzz.case import Case
 
 SECONDS = 20.0
@@ -38,7 +41,7 @@ PROCESS = """
 import sys, torch
 torch.set_num_threads(1)
 sys.dont_write_bytecode = True
-from fairmean.cli import main
+from fairmean.terminal.main import main
 {first}
 sys.exit(main(sys.argv[1:]))
 """

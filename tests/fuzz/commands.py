@@ -9,7 +9,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from fairmean.cli import main
+from fairmean.terminal.main import main
 from tests.fuzz.case import TINY, Case, Prepare, given
 from tests.fuzz.folders import damaged
 

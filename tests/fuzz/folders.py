@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import fairmean
-from fairmean.cli import main
+from fairmean.terminal.main import main
 from tests.fuzz.case import SETTINGS, TINY, Case, Content, tiny, write
 
 Change = Callable[[Path], None]

@@ -12,7 +12,7 @@ from tests.fuzz.models import RAISES
 
 HEAD = (
     "from dataclasses import dataclass\nimport torch\nimport fairmean\n"
-    "from fairmean.aggregators import Aggregator, Mixing, register_mixing\n\n"
+    "from fairmean.rules import Aggregator, Mixing, register_mixing\n\n"
 )
 N = "len(round.sizes)"
 RIGHT = f"torch.full(({N},), 1 / {N}, dtype=torch.float64)"

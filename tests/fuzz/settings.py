@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-from fairmean import starter
 from fairmean.data.poisoning import ATTACKS
-from fairmean.methods import named_methods
+from fairmean.rules.named import named_methods
+from fairmean.terminal import starter
 from tests.fuzz.case import TINY, Case, Content, given
 
 HUGE = str(2**70)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fairmean.cli import main
 from fairmean.errors import UserError
-from fairmean.experiment import build_simulator
 from fairmean.reproduce import claims, compared, evidence, evidence_command, page, tuning, words
 from fairmean.reproduce.claims import Claim, Comparison, judge
-from fairmean.statistics import paired
-from fairmean.study import plan
+from fairmean.runs.run import build_simulator
+from fairmean.runs.statistics import paired
+from fairmean.runs.study import plan
+from fairmean.terminal.main import main
 
 ROOT = Path(__file__).parent.parent.parent
 

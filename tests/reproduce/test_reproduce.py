@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fairmean.cli import main
-from fairmean.config import gather, parse
-from fairmean.methods import named_methods
 from fairmean.reproduce import calibration, command, evidence, paper, render, tuning
 from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row, distance, nearest
-from fairmean.study import plan
+from fairmean.rules.named import named_methods
+from fairmean.runs.config import gather, parse
+from fairmean.runs.study import plan
+from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.usefixtures("here")
 

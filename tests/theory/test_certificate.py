@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from fairmean import CoordinateRule, Scale, dispersion, experiment, register, register_scale
-from fairmean.cli import main
-from fairmean.engine.monitor import MEASURED
+from fairmean import CoordinateRule, Scale, dispersion, register, register_scale
 from fairmean.errors import Diverged, UserError
+from fairmean.runs import run as experiment
+from fairmean.terminal.main import main
 from fairmean.theory import words
 from fairmean.theory.certificate import certify
+from fairmean.theory.measure.monitor import MEASURED
 
 pytestmark = pytest.mark.usefixtures("here")
 

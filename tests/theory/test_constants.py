@@ -8,15 +8,16 @@ import pytest
 import torch
 
 import fairmean
-from fairmean import dispersion, experiment
-from fairmean.cli import main
+from fairmean import dispersion
 from fairmean.data import load
-from fairmean.engine.curvature import Curves, power_iteration, random_start
-from fairmean.engine.jacobian import _of_linear_layers, _one_by_one, largest_jacobian
+from fairmean.data.federation import build
 from fairmean.errors import UserError
-from fairmean.federation import build
 from fairmean.models import build as build_model
+from fairmean.runs import run as experiment
+from fairmean.terminal.main import main
 from fairmean.theory.advice import down
+from fairmean.theory.measure.curvature import Curves, power_iteration, random_start
+from fairmean.theory.measure.jacobian import _of_linear_layers, _one_by_one, largest_jacobian
 from fairmean.theory.softmax import curvature, is_softmax_regression, known, minimise
 
 

@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from fairmean import experiment
-from fairmean.config import gather, parse
-from fairmean.engine.curvature import Curves, power_iteration, random_start
-from fairmean.engine.monitor import MEASURED
 from fairmean.errors import UserError
-from fairmean.experiment import build_simulator
-from fairmean.identity import resolve
-from fairmean.study import compare
+from fairmean.runs import run as experiment
+from fairmean.runs.config import gather, parse
+from fairmean.runs.identity import resolve
+from fairmean.runs.run import build_simulator
+from fairmean.runs.study import compare
 from fairmean.theory.certificate import read
+from fairmean.theory.measure.curvature import Curves, power_iteration, random_start
+from fairmean.theory.measure.monitor import MEASURED, Monitor
 from fairmean.transform import dispersion, marginal_weight, phi
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -98,7 +98,7 @@ def test_measured_is_what_the_definitions_say(attack, model, own):
         "method.kappa": 2.0,
     }
     simulator = build_simulator(config(**settings))
-    simulator.watch(2)
+    simulator.watch(Monitor, 2)
     previous = None
     for t in range(3):
         w = simulator.w.clone()
@@ -121,7 +121,7 @@ def test_a_gpu_measures_the_same(name):
         for device in ("cpu", "cuda")
     ]
     for simulator in simulators:
-        simulator.watch(1)
+        simulator.watch(Monitor, 1)
     for t in range(3):
         here, there = (simulator.step(t).measured for simulator in simulators)
         torch.testing.assert_close(there.cpu(), here, rtol=1e-8, atol=1e-14, equal_nan=True)
@@ -129,7 +129,7 @@ def test_a_gpu_measures_the_same(name):
 
 def test_jacobian_of_softmax_regression_is_the_largest_input():
     simulator = build_simulator(config(**{"train.dtype": "float64", "model.name": "linear"}))
-    simulator.watch(1)
+    simulator.watch(Monitor, 1)
     x = simulator.federation.x.flatten(1)
     assert simulator.monitor.jacobian().item() == pytest.approx((x.square().sum(1).max() + 1).sqrt().item())
 
@@ -137,7 +137,7 @@ def test_jacobian_of_softmax_regression_is_the_largest_input():
 @pytest.mark.parametrize("name", ["fairmean", "mean", "fairmean-normalised", "krum", "median"])
 def test_watching_changes_nothing(name):
     plain, watched = (build_simulator(config(**{"method.name": name, "train.dtype": "float64"})) for _ in range(2))
-    watched.watch(1)
+    watched.watch(Monitor, 1)
     for t in range(3):
         plain.step(t)
         measured = dict(zip(MEASURED, watched.step(t).measured.tolist(), strict=True))
@@ -147,7 +147,7 @@ def test_watching_changes_nothing(name):
 
 def test_the_normalised_form_has_a_shorter_step():
     simulator = build_simulator(config(**{"method.name": "fairmean-normalised", "train.dtype": "float64"}))
-    simulator.watch(1)
+    simulator.watch(Monitor, 1)
     step = simulator.step(0)
     weights = marginal_weight(step.losses, 1.0, 1.0)
     assert step.measured[MEASURED.index("step")] == pytest.approx(0.1 / weights.mean().item())
@@ -175,7 +175,7 @@ def test_other_modes_are_measured_too(settings):
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 def test_curvature_is_that_of_the_steepest_regular_client(model, own):
     simulator = build_simulator(config(**{"data.name": own, "model.name": model}))
-    simulator.watch(1)
+    simulator.watch(Monitor, 1)
     for t in range(2):
         simulator.step(t)
     fed = simulator.federation

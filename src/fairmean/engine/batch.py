@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairmean.federation import Federation
-from fairmean.randomness import Batches, derive
+from fairmean.data.batches import Batches
+from fairmean.data.federation import Federation
+from fairmean.randomness import derive
 
 Index = NDArray[np.int64]
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairmean.data.federation import Federation
 from fairmean.engine.net import Net
-from fairmean.federation import Federation
 
 Percent = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fairmean.engine.accelerate import accelerate
+from fairmean.engine.kernels.swap import accelerate
 from fairmean.engine.precision import Precision, matmul_tf32
 from fairmean.models import Dropout
 

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fairmean.aggregators import Rung, State
-from fairmean.distributed import ALONE, World, borders
+from fairmean.data.federation import Federation
 from fairmean.engine.batch import Batch, Feeder
-from fairmean.engine.bounded import bounded_round, fits
-from fairmean.engine.capture import Capture
-from fairmean.engine.clientwise import broadcast_statistics, client_gradients, local_round
 from fairmean.engine.evaluation import Evaluator
-from fairmean.engine.fused import fused_round
-from fairmean.engine.monitor import Monitor
+from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.net import Net
+from fairmean.engine.paths.in_parts import bounded_round, fits
+from fairmean.engine.paths.local_steps import local_round
+from fairmean.engine.paths.one_pass import fused_round
+from fairmean.engine.paths.per_client import broadcast_statistics, client_gradients
+from fairmean.engine.paths.reference import reference_round
 from fairmean.engine.precision import Precision
-from fairmean.engine.reach import Reach
-from fairmean.engine.reference import reference_round
+from fairmean.engine.ranks import ALONE, World, borders
+from fairmean.engine.server_probe import Reach
 from fairmean.errors import UserError
-from fairmean.federation import Federation
 from fairmean.randomness import generator
-from fairmean.rounds import Method, Outcome
+from fairmean.rules.method import Method, Outcome
+from fairmean.rules.round import Rung, State
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,24 @@ class Training:
         if self.schedule == "cosine":
             return self.lr * 0.5 * (1 + math.cos(math.pi * t / self.rounds))
         return self.lr * self.lr_decay**t
+
+
+class Observer(Protocol):
+    """Sees every client's gradient in every round, and measures what it shows. ``before`` is kept in checkpoints."""
+
+    before: Any
+    running: Tensor
+
+    def gradients(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Every client's gradient, loss and entropy."""
+
+    def observe(
+        self, t: int, batch: Batch, gradients: Tensor, losses: Tensor, outcome: Outcome | None, lr: float
+    ) -> Tensor:
+        """What a round shows; no outcome: no step was taken."""
+
+    def recall(self, w: Tensor, running: Tensor, batch: Batch) -> None:
+        """Be as after observing the iterate w."""
 
 
 class Step(NamedTuple):
@@ -113,7 +132,7 @@ class Simulator:
         self._access = self._reach.access()
         method.check(len(self.participants(0)), self._access)
         self.bounded = self._bound(room)
-        self.monitor: Monitor | None = None
+        self.monitor: Observer | None = None
         self._evaluate = Evaluator(_tests(self.federation, self._borders, world), self.net, self._chunk)
 
     @property
@@ -161,8 +180,8 @@ class Simulator:
             reasons.append("the model has dropout")
         return ", ".join(reasons)
 
-    def watch(self, every: int) -> None:
-        """From now on, measure in every round what the theory speaks of; what is costly every so many rounds."""
+    def watch(self, observer: Callable[..., Observer], every: int) -> None:
+        """From now on, let an observer of this kind see every round; it does what is costly every so many rounds."""
         training = self.training
         if training.local_steps > 1:
             raise UserError(
@@ -173,7 +192,7 @@ class Simulator:
         need = 3 * len(self.participants(0)) * len(self.w) * self.w.element_size()
         if need > 0.7 * memory(self.w.device):
             raise UserError(f"theory = true: keeps every client's gradient, {need / 2**30:.2g} GiB; use fewer clients")
-        self.monitor = Monitor(self.net, self.federation, self.method, self._chunk, not self.unsteady, every)
+        self.monitor = observer(self.net, self.federation, self.method, self._chunk, not self.unsteady, every)
 
     def look(self, t: int) -> Tensor | None:
         """The monitor's figures at the current model, without a step."""

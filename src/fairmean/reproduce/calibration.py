@@ -15,7 +15,7 @@ from typing import Any
 
 from fairmean.reproduce import paper
 from fairmean.reproduce.grids import Grid, points
-from fairmean.study import Report, compare, label
+from fairmean.runs.study import Report, compare, label
 
 PROTOCOL: dict[str, dict[str, Any]] = {
     "table1": {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fairmean.reproduce import paper
 from fairmean.reproduce.paper import METRICS
-from fairmean.statistics import Difference, holm, paired
+from fairmean.runs.statistics import Difference, holm, paired
 
 SEVEN = tuple(paper.FASHION_MNIST)
 SIX = tuple(name for name in SEVEN if name != "fairmean")

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from fairmean.config import gather, parse
-from fairmean.experiment import build_simulator
-from fairmean.identity import resolve
 from fairmean.reproduce import calibration, figures, paper, render
 from fairmean.reproduce.calibration import CHOSEN, PROTOCOL, Row
-from fairmean.study import Report, compare, label
+from fairmean.runs.config import gather, parse
+from fairmean.runs.identity import resolve
+from fairmean.runs.run import build_simulator
+from fairmean.runs.study import Report, compare, label
 
 WHAT = ("table1", "table2", "fig1", "fig2")
 DELTAS = (0.0, 0.1, 0.2, 0.3)

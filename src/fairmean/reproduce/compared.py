@@ -8,7 +8,7 @@ from fairmean.reproduce.claims import CLAIMS, EQUAL, FASHION_MNIST_ONLY, QUESTIO
 from fairmean.reproduce.evidence import ATTACKS, Evidence
 from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.tuning import TUNING
-from fairmean.statistics import Difference, holm, paired
+from fairmean.runs.statistics import Difference, holm, paired
 
 
 def registered(dataset: str) -> list[Claim]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fairmean.reproduce.claims import ATTACKED, EQUAL, THREE_POISONED
 from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.tuning import SETTINGS, precision
-from fairmean.study import Report, compare, label
+from fairmean.runs.study import Report, compare, label
 
 ATTACKS = ("none", *ATTACKED)
 DRAWS = {"fashion-mnist": range(1001, 1021), "cifar10": range(1001, 1011)}

@@ -14,9 +14,9 @@ from fairmean.reproduce import evidence, page, pictures, tuning, words
 from fairmean.reproduce.command import Say
 from fairmean.reproduce.evidence import Evidence
 from fairmean.reproduce.paper import METRICS
-from fairmean.statistics import MISSING, available
-from fairmean.study import Report
-from fairmean.tables import columns
+from fairmean.runs.statistics import MISSING, available
+from fairmean.runs.study import Report
+from fairmean.text import columns
 
 
 def publish(tables: Path, docs: Path, say: Say = print) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from fairmean.methods import named_methods
 from fairmean.reproduce import tuning
 from fairmean.reproduce.claims import EQUAL, QUESTIONS, SEVEN, THREE_POISONED, Outcome
 from fairmean.reproduce.compared import differences, family, verdicts
@@ -18,7 +17,8 @@ from fairmean.reproduce.evidence import ATTACKS, Evidence
 from fairmean.reproduce.grids import marked
 from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.render import name
-from fairmean.statistics import Difference, interval
+from fairmean.rules.named import named_methods
+from fairmean.runs.statistics import Difference, interval
 
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _MARK = "\\*"

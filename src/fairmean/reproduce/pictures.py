@@ -12,7 +12,7 @@ from fairmean.reproduce.evidence import ATTACKS, Evidence
 from fairmean.reproduce.figures import plots, save
 from fairmean.reproduce.paper import METRICS
 from fairmean.reproduce.render import name
-from fairmean.statistics import paired
+from fairmean.runs.statistics import paired
 
 _FAR = 20.0
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fairmean.reproduce import paper
 from fairmean.reproduce.calibration import Row, distance
 from fairmean.reproduce.claims import EQUAL
-from fairmean.tables import columns
+from fairmean.text import columns
 
 NAMES = {
     "fedavg": "FedAvg",

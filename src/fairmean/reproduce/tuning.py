@@ -14,7 +14,7 @@ from fairmean import data
 from fairmean.data import Dataset
 from fairmean.reproduce.grids import Grid, points
 from fairmean.reproduce.paper import METRICS
-from fairmean.study import Report, compare, label
+from fairmean.runs.study import Report, compare, label
 
 HELD_OUT = 10_000
 FIELDS = ("method", "spec", "dtype", "seed", *METRICS)

@@ -22,7 +22,7 @@ import numpy as np
 from fairmean.errors import UserError
 from fairmean.reproduce.compared import verdicts
 from fairmean.reproduce.evidence import Evidence
-from fairmean.statistics import paired
+from fairmean.runs.statistics import paired
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 _PARTS = re.compile(

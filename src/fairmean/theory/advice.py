@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from fairmean.config import Config, gather, parse
-from fairmean.engine.monitor import constants
-from fairmean.errors import UserError
-from fairmean.experiment import blaming_the_model, build_federation
-from fairmean.identity import Sources, resolve
-from fairmean.tables import columns
+from fairmean.text import columns
 from fairmean.theory import bounds
-from fairmean.theory.estimate import Estimate, curves, estimate
-from fairmean.theory.softmax import Known, known
+from fairmean.theory.estimate import Estimate
+from fairmean.theory.softmax import Known
+
+if TYPE_CHECKING:
+    from fairmean.runs.config import Config
 
 KAPPAS = (0.0, 0.5, 1.0, 2.0, 4.0, 16.0)
 TAUS = (0.1, 1.0, 10.0)
 DELTAS = (0.1, 0.2, 0.3)
-SAMPLES = 2_000  # of a client, at most, for an estimate
 
 
 @dataclass(frozen=True)
@@ -38,30 +33,6 @@ class Advice:
         if self.known is None:
             return None
         return 1 / bounds.smoothness(kappa, tau, self.known.smoothness, bounds.gradient_bound(self.known.gamma))
-
-
-def advise(
-    config: str | Path | Mapping[str, Any] | None = None,
-    /,
-    *,
-    samples: int = SAMPLES,
-    tell: Callable[[str], None] | None = None,
-    **overrides: Any,
-) -> Advice:
-    """Look at the start point of a run, with every label as it should be; takes what ``fairmean.run`` takes."""
-    if samples < 1:
-        raise UserError(f"samples = {samples}: must be a whole number ≥ 1 (of a client, at most)")
-    wanted = parse(gather(config, overrides))
-    sources = Sources()
-    clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")), sources)
-    federation = build_federation(clean, sources.dataset(clean.data.name, clean.data.path))
-    kappa, tau = constants(clean.method.build())
-    with blaming_the_model(clean.model.name):
-        found = curves(clean, federation, samples)
-        here, everywhere = estimate(found, kappa, tau, samples, tell), known(found.model, federation)
-    if everywhere is not None:
-        here = replace(here, gamma=everywhere.gamma)
-    return Advice(clean, here, everywhere)
 
 
 def record(given: Advice) -> dict[str, Any]:

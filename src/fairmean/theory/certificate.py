@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.engine.monitor import MEASURED
 from fairmean.errors import UserError
-from fairmean.runfolder import CLIENTS, THEORY
 from fairmean.theory import bounds
+from fairmean.theory.measure.monitor import MEASURED, THEORY
 from fairmean.theory.premises import PREMISES
 from fairmean.transform import phi
 
@@ -106,7 +105,7 @@ def read(folder: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
     folder = Path(folder)
     table = next((file for file in (folder / THEORY, folder / f"{THEORY}.part") if file.exists()), None)
     if table is None:
-        if not any((folder / name).exists() for name in ("config.toml", CLIENTS)):
+        if not any((folder / name).exists() for name in ("config.toml", "clients.csv")):
             raise UserError(f"'{folder}' is not a run folder; a run's folder is printed at its end")
         if (folder / "theory.json").exists():
             raise UserError(f"'{folder / THEORY}' is missing; remove the folder and run it again with theory=true")

@@ -8,16 +8,15 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import nn
 
-from fairmean import models
-from fairmean.config import Config
-from fairmean.engine.curvature import Curves, power_iteration, random_start
-from fairmean.engine.jacobian import largest_jacobian, probes
+from fairmean.data.federation import Federation
 from fairmean.engine.net import Net
 from fairmean.errors import UserError
-from fairmean.federation import Federation
 from fairmean.randomness import generator
 from fairmean.theory import bounds
+from fairmean.theory.measure.curvature import Curves, power_iteration, random_start
+from fairmean.theory.measure.jacobian import largest_jacobian, probes
 
 
 @dataclass(frozen=True)
@@ -62,12 +61,21 @@ class Estimate:
         return bounds.attack_radius(delta, kappa, A, self.G)
 
 
-def curves(config: Config, federation: Federation, samples: int, w: torch.Tensor | None = None) -> Curves:
-    """The clients' losses on at most so many of their samples each, at the start point or at ``w``."""
-    device = config.train.device
-    model = models.build(config.model.name, federation.shape, federation.classes, config.seed).to(device)
+def curves(
+    start: Callable[[], nn.Module],
+    federation: Federation,
+    samples: int,
+    seed: int,
+    device: torch.device | str,
+    w: torch.Tensor | None = None,
+) -> Curves:
+    """The clients' losses on at most so many of their samples each, at the start point or at ``w``.
+
+    ``start`` makes the model with its first parameters.
+    """
+    model = start().to(device)
     if w is not None:
-        shape = Net(models.build(config.model.name, federation.shape, federation.classes, config.seed))
+        shape = Net(start())
         for parameter, view in zip(model.parameters(), shape.views(w), strict=True):
             parameter.data = view.clone()
     clients = []
@@ -75,7 +83,7 @@ def curves(config: Config, federation: Federation, samples: int, w: torch.Tensor
         a, b = federation.offsets[i : i + 2].tolist()
         rows = np.arange(a, b)
         if len(rows) > samples:
-            rows = np.sort(generator(config.seed, "samples for curvature", i).choice(rows, samples, replace=False))
+            rows = np.sort(generator(seed, "samples for curvature", i).choice(rows, samples, replace=False))
         index = torch.from_numpy(rows).to(federation.x.device)
         dtype = torch.float32 if w is None else w.dtype
         clients.append((federation.x[index].to(device, dtype), federation.y[index].to(device)))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairmean.aggregators import Rung
-from fairmean.config import Config
 from fairmean.engine import Simulator
-from fairmean.engine.monitor import constants
 from fairmean.errors import UserError
+from fairmean.rules.round import Rung
 from fairmean.theory.estimate import curves, estimate
+from fairmean.theory.measure.monitor import constants
 from fairmean.transform import marginal_weight
 
 WINDOW = 25  # rounds
@@ -26,16 +26,17 @@ class Swing:
     """The mean loss of the last rounds; ``rise`` is the sum of its increases over its mean.
 
     Where losses differ from round to round by themselves (minibatches, dropout, some clients only), or the rule is
-    not a weighted sum like FairMean's, the step-size bound says nothing, and neither does this.
+    not a weighted sum like FairMean's, the step-size bound says nothing, and neither does this. ``start`` makes the
+    model with its first parameters.
     """
 
-    def __init__(self, config: Config, simulator: Simulator) -> None:
-        self.config, self.simulator = config, simulator
+    def __init__(self, simulator: Simulator, start: Callable[[], nn.Module]) -> None:
+        self.simulator, self.start = simulator, start
         method = simulator.method
         self.on = (
             simulator.world.size == 1
             and not simulator.unsteady
-            and config.train.local_steps == 1
+            and simulator.training.local_steps == 1
             and method.rung == Rung.SUM
             and (method.scale.unit or "kappa" in method.hyper)
         )
@@ -55,12 +56,12 @@ class Swing:
 
     def _judge(self, t: int, rises: int, losses: Tensor) -> str | None:
         """The warning, if the step exceeds 1/L_Φ by a wide margin, at the start or here (which may be a wasteland)."""
-        config, simulator = self.config, self.simulator
+        simulator = self.simulator
         kappa, tau = constants(simulator.method)
         safe = []
         for w in (None, simulator.w):
             with contextlib.suppress(UserError):  # nothing finite to look at
-                point = curves(config, simulator.federation, _SAMPLES, w)
+                point = curves(self.start, simulator.federation, _SAMPLES, simulator.seed, simulator.w.device, w)
                 safe.append(estimate(point, kappa, tau, _SAMPLES, most=10).safe_step)
         step = simulator.training.step_size(t)
         if simulator.method.scale.normalised:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fairmean.config import Config
+from fairmean.data.federation import Federation
 from fairmean.engine import Simulator
-from fairmean.federation import Federation
+from fairmean.theory.measure.monitor import constants
 from fairmean.theory.softmax import known
 
 PREMISES = (
@@ -18,28 +18,27 @@ PREMISES = (
 """What ``theory.json`` holds."""
 
 
-def premises(config: Config, simulator: Simulator) -> dict[str, Any]:
+def premises(simulator: Simulator, dtype: str) -> dict[str, Any]:
     """Constants of the run for ``theory.json``; Γ and L only where they have a closed form.
 
     A batch may hold relabelled samples only, so ρ is 1 there. ``cross_entropy``: Lemma 1 applies, that is a client's
     loss is the mean cross-entropy of one model, without dropout.
     """
-    monitor = simulator.monitor
-    assert monitor is not None
+    kappa, tau = constants(simulator.method)
     tilt, n = simulator.method.scale.tilt, simulator.federation.clients
-    constants = known(simulator.net.model, simulator.federation) if tilt == 0 else None
+    closed = known(simulator.net.model, simulator.federation) if tilt == 0 else None
     return {
         "method": simulator.method.name,
-        "kappa": monitor.kappa,
-        "tau": monitor.tau,
+        "kappa": kappa,
+        "tau": tau,
         "clients": n,
         "delta": int((~simulator.federation.regular).sum()) / n,
-        "rho": relabelled(simulator.federation) if config.train.batch == 0 else 1.0,
+        "rho": relabelled(simulator.federation) if simulator.training.batch == 0 else 1.0,
         "cross_entropy": tilt == 0 and not simulator.net.random,
-        "dtype": config.train.dtype,
+        "dtype": dtype,
         "not_static": simulator.unsteady,
-        "gamma": constants.gamma if constants else None,
-        "smoothness": constants.smoothness if constants else None,
+        "gamma": closed.gamma if closed else None,
+        "smoothness": closed.smoothness if closed else None,
     }
 
 

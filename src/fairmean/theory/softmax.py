@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairmean.data.federation import Federation
 from fairmean.errors import UserError
-from fairmean.federation import Federation
 from fairmean.transform import check_kappa_tau, marginal_weight, phi
 
 

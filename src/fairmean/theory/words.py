@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.tables import columns
+from fairmean.text import columns
 from fairmean.theory.advice import down
 from fairmean.theory.certificate import Certificate, Check, Constants
 

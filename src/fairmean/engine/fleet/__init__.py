@@ -1,0 +1,1 @@
+"""Many runs at once: stacked, or each replayed as a CUDA graph."""

@@ -1,0 +1,154 @@
+"""Several simulators that advance together, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from fairmean.engine.evaluation import Percent
+from fairmean.engine.fleet.cuda_graph import Graphed
+from fairmean.engine.fleet.mlp_shape import linear_layers
+from fairmean.engine.fleet.stack import Stack
+from fairmean.engine.simulator import Simulator, Step
+from fairmean.rules.round import Rung
+
+Accuracy = tuple[Percent, Percent]
+_FEW = 32
+
+
+class Part(Protocol):
+    """Simulators that are computed as one: ``launch`` queues a round, ``finish`` waits for it."""
+
+    def launch(self, t: int) -> None: ...
+    def finish(self) -> list[Step]: ...
+    def evaluate(self) -> list[Accuracy]: ...
+
+
+class Alone:
+    """One simulator, as it is."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+
+    def launch(self, t: int) -> None:
+        self._step = self._simulator.step(t)
+
+    def finish(self) -> list[Step]:
+        clients, losses, weights, measured = self._step
+        return [Step(clients, _host(losses), None if weights is None else _host(weights), measured)]
+
+    def evaluate(self) -> list[Accuracy]:
+        return [self._simulator.evaluate()]
+
+
+def _host(values: Any) -> Any:
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
+
+
+class Done(NamedTuple):
+    """Round t of every simulator, and the accuracies before it where they were due."""
+
+    t: int
+    steps: list[Step]
+    accuracies: list[Accuracy] | None
+
+
+class Fleet:
+    """Runs of one draw are stacked where the model allows it; other runs on a GPU replay graphs on their own streams.
+
+    While the host finishes one part (a rule that needs a solver, a table), the GPU works on the others.
+    """
+
+    def __init__(self, simulators: Sequence[Simulator]) -> None:
+        groups: dict[Any, list[int]] = {}
+        for place, simulator in enumerate(simulators):
+            groups.setdefault(stack_key(simulator) or ("alone", place), []).append(place)
+        for key in list(groups):  # with few clients, one wider stack costs less than two
+            if key[0] == "losses" and simulators[groups[key][0]].federation.clients <= _FEW:
+                other = ("gradients", *key[1:])
+                if other in groups:
+                    groups[other] += groups.pop(key)
+        self.parts: list[tuple[Part, list[int]]] = []
+        wide: dict[int, torch.Tensor] = {}
+        for key, places in groups.items():
+            members = [simulators[place] for place in places]
+            self.parts.append((_part(members, key, wide), places))
+        self._total = len(simulators)
+        self._cuda = any(simulator.w.is_cuda for simulator in simulators)
+
+    def rounds(self, start: int, stop: int, due: Callable[[int], bool], rest: Callable[[int], bool]) -> Iterator[Done]:
+        """Rounds ``start`` … ``stop − 1``, evaluated before those that are ``due``.
+
+        When a round is handed out, later ones may be under way, unless ``rest`` of it was true: then every simulator is
+        exactly after it.
+        """
+        if start >= stop:
+            return
+        ahead = [self._begin(part, start, due) for part, _ in self.parts]
+        for t in range(start, stop):
+            pause = rest(t) or t + 1 == stop
+            steps: list[Any] = [None] * self._total
+            accuracies: list[Any] = [None] * self._total
+            for i, (part, places) in enumerate(self.parts):
+                for place, step in zip(places, part.finish(), strict=True):
+                    steps[place] = step
+                for place, accuracy in zip(places, ahead[i] or [], strict=False):
+                    accuracies[place] = accuracy
+                if not pause:
+                    ahead[i] = self._begin(part, t + 1, due)
+            if pause and self._cuda:
+                torch.cuda.synchronize()
+            yield Done(t, steps, accuracies if due(t) else None)
+            if pause and t + 1 < stop:
+                ahead = [self._begin(part, t + 1, due) for part, _ in self.parts]
+
+    def evaluate(self) -> list[Accuracy]:
+        """Accuracies of every simulator, as ``Simulator.evaluate`` gives them."""
+        accuracies: list[Any] = [None] * self._total
+        for part, places in self.parts:
+            for place, accuracy in zip(places, part.evaluate(), strict=True):
+                accuracies[place] = accuracy
+        return accuracies
+
+    @staticmethod
+    def _begin(part: Part, t: int, due: Callable[[int], bool]) -> list[Accuracy] | None:
+        accuracies = part.evaluate() if due(t) else None
+        part.launch(t)
+        return accuracies
+
+
+def stack_key(simulator: Simulator) -> Any:
+    """What simulators must share to be stacked; None: this one cannot be."""
+    training = simulator.training
+    plain = training.local_steps == 1 and simulator.engine == "fast" and not simulator.bounded
+    if not plain or linear_layers(simulator.net.model) is None:
+        return None
+    shapes = tuple(tuple(p.shape) for p in simulator.net.model.parameters())
+    kind = "losses" if simulator.method.rung <= Rung.LOSSES else "gradients"
+    same = (training.batch, training.participation, training.rounds, simulator.seed, simulator.precision)
+    fed = simulator.federation
+    borders = (fed.offsets.tobytes(), fed.test_offsets.tobytes())
+    return (kind, fed.x.data_ptr(), fed.test_x.data_ptr(), *borders, shapes, *same)
+
+
+def bytes_needed(simulator: Simulator) -> int:
+    """About what a run takes on its device while it advances with others, shared inputs left out."""
+    federation, training, w = simulator.federation, simulator.training, simulator.w
+    rows = int(simulator._feed.batches.lengths.sum())
+    layers = linear_layers(simulator.net.model)
+    if layers is not None:
+        passes = 4 * rows * sum(layer.wide_outputs for layer in layers) * simulator.precision.storage.itemsize
+    else:
+        passes = 3 * min(rows, simulator._chunk) * simulator.row_bytes
+    matrix = 2 * federation.clients * len(w) * w.element_size() if simulator.method.rung > Rung.LOSSES else 0
+    matrix = min(matrix, simulator.bounded) if simulator.bounded else matrix
+    return passes + matrix + 8 * training.local_steps * len(w) * w.element_size()
+
+
+def _part(members: list[Simulator], key: Any, wide: dict[int, torch.Tensor]) -> Part:
+    if key[0] != "alone":
+        return Stack(members, wide)
+    first = members[0]
+    return Graphed(first) if first.w.is_cuda and Graphed.takes(first) else Alone(first)

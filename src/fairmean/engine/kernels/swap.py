@@ -1,0 +1,38 @@
+"""What library kernels are slow at in a model on a GPU, swapped for our own."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from torch import nn
+
+from fairmean.engine.kernels.conv_pool import PooledConv
+from fairmean.engine.kernels.dropout import FusedDropout
+from fairmean.engine.kernels.pool import NarrowConv, PooledReLU
+from fairmean.engine.precision import Precision
+from fairmean.models import Dropout
+
+
+def accelerate(model: nn.Module, precision: Precision) -> None:
+    """Swap layers of a model; parameters and their names stay."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return
+    for chain in [m for m in model.modules() if type(m) is nn.Sequential]:
+        for i, (child, after) in enumerate(pairwise(list(chain))):
+            if type(child) is nn.MaxPool2d and type(after) is nn.ReLU and PooledReLU.takes(child):
+                chain[i], chain[i + 1] = PooledReLU(), nn.Identity()
+    first = next((m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)), None)
+    for parent in list(model.modules()):
+        following = dict(pairwise(parent._modules)) if type(parent) is nn.Sequential else {}
+        for name, child in list(parent.named_children()):
+            if type(child) is Dropout:
+                setattr(parent, name, FusedDropout.like(child))
+            elif type(child) is nn.Conv2d and precision.mixed:
+                pool = parent._modules.get(following.get(name, ""))
+                if isinstance(pool, PooledReLU) and PooledConv.takes(child, child is first):
+                    setattr(parent, name, PooledConv.like(child))
+                    setattr(parent, following[name], nn.Identity())
+                elif child is first and NarrowConv.takes(child):
+                    setattr(parent, name, NarrowConv.like(child))

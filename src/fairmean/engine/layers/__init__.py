@@ -1,0 +1,1 @@
+"""Every client's gradient from one pass, layer by layer."""

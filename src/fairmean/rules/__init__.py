@@ -1,0 +1,36 @@
+"""Methods: what clients do to their gradients, what the server does with the messages, and their registries."""
+
+from fairmean.rules import servers
+from fairmean.rules.aggregator import (
+    AGGREGATORS,
+    Aggregator,
+    CoordinateRule,
+    GramRule,
+    LossRule,
+    SumRule,
+    register,
+)
+from fairmean.rules.mixing import MIXINGS, Mixing, register_mixing
+from fairmean.rules.round import Access, Round, Rung, State
+from fairmean.rules.scales import SCALES, Scale, register_scale
+
+__all__ = [
+    "AGGREGATORS",
+    "MIXINGS",
+    "SCALES",
+    "Access",
+    "Aggregator",
+    "CoordinateRule",
+    "GramRule",
+    "LossRule",
+    "Mixing",
+    "Round",
+    "Rung",
+    "Scale",
+    "State",
+    "SumRule",
+    "register",
+    "register_mixing",
+    "register_scale",
+    "servers",
+]

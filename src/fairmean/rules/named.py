@@ -1,0 +1,203 @@
+"""The registry of named methods, and composition of any scale with any aggregator."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairmean.errors import UserCodeError, UserError, unknown
+from fairmean.importing import failure
+from fairmean.rules.aggregator import AGGREGATORS, Aggregator
+from fairmean.rules.hyper import hyper_parameters, typed
+from fairmean.rules.method import Method, merged
+from fairmean.rules.mixing import MIXINGS
+from fairmean.rules.plugins import load_plugins
+from fairmean.rules.scales import SCALES
+
+
+@dataclass(frozen=True)
+class Named:
+    """A method of the registry: which scale, which aggregator, and where it comes from."""
+
+    scale: str
+    aggregator: str
+    reference: str
+    when: str = ""
+
+    @property
+    def rule(self) -> type[Aggregator]:
+        """The aggregator's class."""
+        return AGGREGATORS[self.aggregator].rule
+
+    @property
+    def hyper(self) -> dict[str, Any]:
+        """Hyper-parameters with their defaults."""
+        return merged(map(hyper_parameters, (SCALES[self.scale], self.rule)))
+
+    @property
+    def equation(self) -> str:
+        """The first lines of the docstrings of its parts: the rule itself."""
+        parts: list[Any] = [SCALES[self.scale]] if self.scale != "none" else []
+        if self.aggregator != "mean" or not parts:
+            parts.append(self.rule)
+        return "; ".join((part.__doc__ or "").strip().splitlines()[0].rstrip(".") for part in parts)
+
+
+PAIRS = {
+    "fairmean": Named(
+        "fairmean",
+        "mean",
+        "Zheng, Zhang & Liu, FairMean",
+        "Fairness with a cap on what a poisoned client can gain; its step is up to 1+κ times Mean's.",
+    ),
+    "fairmean-normalised": Named(
+        "fairmean-normalised",
+        "mean",
+        "this project",
+        "FairMean's weighting alone, at Mean's step size: for fair comparisons.",
+    ),
+    "fairmean-split": Named(
+        "fairmean-split",
+        "mean",
+        "this project",
+        "Fairness when poisoning is likely; clients need a classifier's entropy.",
+    ),
+    "qffl": Named(
+        "qffl", "mean", "Li et al. 2020 (direct rule)", "Fairness without attack; its multiplier has no upper bound."
+    ),
+    "term-hierarchical": Named(
+        "tilted",
+        "term-counts",
+        "Li et al. 2023",
+        "Bad samples inside good clients: t_in < 0 drops them, t_out > 0 is fair.",
+    ),
+    "h-nobs": Named(
+        "qffl",
+        "norm-screening",
+        "Zhou et al. 2023",
+        "Fairness with a simple screen; it can drop the clients it should help.",
+    ),
+    "qffl+cwtm": Named(
+        "qffl", "cwtm", "Li et al. 2020; Yin et al. 2018", "The paper's baseline; collapses when clients differ much."
+    ),
+}
+
+
+AGGREGATORS.reserved = frozenset(PAIRS)
+
+
+def named_methods() -> dict[str, Named]:
+    """Every method by name: the named pairs, and each named aggregator on its own."""
+    load_plugins()
+    return PAIRS | {
+        name: Named("none", name, entry.reference, entry.when) for name, entry in AGGREGATORS.items() if entry.named
+    }
+
+
+def decompose(name: str) -> tuple[str, list[str], str] | None:
+    """``scale+pre+…+aggregator`` as its parts; None if it is not such a name.
+
+    >>> decompose("fairmean+nnm+fedmgda+")
+    ('fairmean', ['nnm'], 'fedmgda+')
+    """
+    for scale in SCALES:
+        rest = name.removeprefix(scale + "+")
+        pre: list[str] = []
+        while rest != name:
+            if rest in AGGREGATORS:
+                return scale, pre, rest
+            mixing = next((m for m in MIXINGS if rest.startswith(m + "+")), None)
+            if mixing is None:
+                break
+            pre.append(mixing)
+            rest = rest.removeprefix(mixing + "+")
+    return None
+
+
+def compose(
+    scale: str = "none",
+    aggregator: str = "mean",
+    pre: str | Sequence[str] = (),
+    name: str | None = None,
+    **hyper: Any,
+) -> Method:
+    """Any scale with any aggregator, after any pre-aggregations; hyper-parameters of all by name.
+
+    >>> compose("fairmean", "cwtm", pre="nnm", kappa=2.0, f=1).hyper
+    {'kappa': 2.0, 'tau': 1.0, 'f': 1}
+    """
+    load_plugins()
+    pre = [pre] if isinstance(pre, str) else pre
+    for kind, given, known in (
+        ("scale", [scale], SCALES),
+        ("aggregator", [aggregator], AGGREGATORS),
+        ("pre", pre, MIXINGS),
+    ):
+        for one in given:
+            if one not in known:
+                raise unknown(kind, one, known)
+    name = name or "+".join([scale, *pre, aggregator])
+    classes: list[Any] = [SCALES[scale], *(MIXINGS[one] for one in pre), AGGREGATORS[aggregator].rule]
+    defaults = merged(map(hyper_parameters, classes))
+    for cls in classes:
+        for key, value in hyper_parameters(cls).items():
+            if value != defaults[key] and key not in hyper:
+                raise UserError(f"{name}: two of its parts have '{key}', with different defaults; set {key}")
+    for key in hyper:
+        if key not in defaults:
+            if not defaults:
+                raise UserError(f"unknown hyper-parameter '{key}' of {name}: it has none")
+            raise unknown(f"hyper-parameter of {name}", key, defaults)
+    given_values = {key: typed(name, key, value, defaults[key]) for key, value in hyper.items()}
+    parts = [
+        _made(name, cls, {key: given_values[key] for key in hyper_parameters(cls) if key in given_values})
+        for cls in classes
+    ]
+    return Method(name, parts[0], parts[-1], tuple(parts[1:-1]))
+
+
+def _made(name: str, cls: Any, hyper: dict[str, Any]) -> Any:
+    """A part of a method, with these hyper-parameters; an error in the user's own class names it."""
+    try:
+        return cls(**hyper)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserCodeError(f"rule '{name}' ({cls.__name__}) failed ({failure(error)})") from error
+
+
+def method(name: str, **hyper: Any) -> Method:
+    """A method of the registry, by name.
+
+    >>> method("fairmean", kappa=4).scale
+    FairMean(kappa=4.0, tau=1.0)
+    """
+    known = named_methods()
+    if name not in known:
+        raise unknown("method", name, known)
+    return compose(known[name].scale, known[name].aggregator, name=name, **hyper)
+
+
+def parse_method(text: str) -> Method:
+    """A method from a text such as ``fairmean``, ``fairmean:kappa=4`` or ``fairmean+nnm+cwtm:f=1``.
+
+    >>> parse_method("fairmean:kappa=4").scale
+    FairMean(kappa=4.0, tau=1.0)
+    """
+    name, *settings = text.split(":")
+    hyper: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"method '{text}': '{setting}' is not key=value; write {name}:key=value:key=value")
+        try:
+            hyper[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            hyper[key] = value
+    parts = decompose(name) if name not in named_methods() else None
+    if parts is None:
+        return method(name, **hyper)
+    scale, pre, aggregator = parts
+    return compose(scale, aggregator, pre, **hyper)

@@ -1,0 +1,145 @@
+"""Client side: a client looks at its own statistics and scales its own gradient, v_i = s_i g_i."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from fairmean.errors import UserError
+from fairmean.rules.hyper import at_least, check_rule, check_tilt
+from fairmean.rules.registry import Registry
+from fairmean.transform import check_kappa_tau, marginal_weight
+
+
+@dataclass(frozen=True)
+class Scale:
+    """s_i from the statistics of client i alone, elementwise over clients, outside the autograd graph.
+
+    ``entropies`` (mean predictive entropy on the client's own inputs, label-free) is given only to a scale that sets
+    ``needs_entropy``. ``normalised`` asks the server for the ratio of two sums, Σ s_i g_i / Σ s_i.
+    ``unit``: s_i is always 1.
+    """
+
+    needs_entropy: ClassVar[bool] = False
+    normalised: ClassVar[bool] = False
+    unit: ClassVar[bool] = False
+
+    @property
+    def tilt(self) -> float:
+        """t of the client's own objective R = (1/t) log mean exp(t ℓ) over its samples; 0 is their mean."""
+        return 0.0
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+
+SCALES: Registry[type[Scale]] = Registry("scale")
+S = TypeVar("S", bound=type[Scale])
+
+
+def register_scale(name: str, *, replace: bool = False) -> Callable[[S], S]:
+    """Make a scale available under ``name``; one that is taken is refused, unless ``replace`` is set."""
+
+    def add(cls: S) -> S:
+        check_rule(name, cls, Scale)
+        SCALES.add(name, cls, cls, replace)
+        return cls
+
+    return add
+
+
+@register_scale("none")
+@dataclass(frozen=True)
+class Unscaled(Scale):
+    """s_i = 1."""
+
+    unit: ClassVar[bool] = True
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        return torch.ones_like(losses)
+
+
+@register_scale("fairmean")
+@dataclass(frozen=True)
+class FairMean(Scale):
+    """s_i = a(f_i) = 1 + κ f_i/(f_i+τ): more weight to larger losses, never more than 1 + κ."""
+
+    kappa: float = 1.0
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_kappa_tau(self.kappa, self.tau)
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        return marginal_weight(losses, self.kappa, self.tau)
+
+
+@register_scale("fairmean-normalised")
+@dataclass(frozen=True)
+class FairMeanNormalised(FairMean):
+    """s_i = a(f_i), direction Σ s_i g_i / Σ s_i: FairMean's weighting at Mean's step size."""
+
+    normalised: ClassVar[bool] = True
+
+
+@register_scale("qffl")
+@dataclass(frozen=True)
+class QFFL(Scale):
+    """s_i = (f_i + 1e-10)^q: more weight to larger losses, without a bound."""
+
+    q: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least("q", self.q, 0, "0 is the plain mean")
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        return (losses + 1e-10) ** self.q
+
+
+@register_scale("fairmean-split")
+@dataclass(frozen=True)
+class FairMeanSplit(Scale):
+    """s_i = (1 + κ H_i/(H_i+τ)) exp(−β max(0, f_i − H_i)), direction Σ s_i g_i / Σ s_i.
+
+    Priority comes from the label-free entropy H_i, trust from the excess f_i − H_i of the loss over it, which is
+    positive when a client's labels contradict the model. 0 < s_i < 1 + κ.
+    """
+
+    kappa: float = 16.0
+    tau: float = 1.0
+    beta: float = 1.0
+    needs_entropy: ClassVar[bool] = True
+    normalised: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_kappa_tau(self.kappa, self.tau)
+        at_least("beta", self.beta, 0, "0 gives every client full trust")
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        if entropies is None:
+            raise UserError("fairmean-split needs each client's mean predictive entropy; pass entropies=")
+        distrust = (self.beta * (losses - entropies)).clamp(min=0, max=60)  # e^-60: nothing, and never all zeros
+        return marginal_weight(entropies, self.kappa, self.tau) * torch.exp(-distrust)
+
+
+@register_scale("tilted")
+@dataclass(frozen=True)
+class Tilted(Scale):
+    """s_i = 1; the client's own loss is the tilted mean (1/t_in) log mean exp(t_in ℓ) over its samples."""
+
+    t_in: float = -1.0
+    unit: ClassVar[bool] = True
+
+    @property
+    def tilt(self) -> float:
+        return self.t_in
+
+    def __post_init__(self) -> None:
+        check_tilt("t_in", self.t_in)
+
+    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+        return torch.ones_like(losses)

@@ -1,0 +1,37 @@
+"""q-FFL with its own step size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fairmean.rules.aggregator import GramRule, register
+from fairmean.rules.hyper import at_least
+from fairmean.rules.round import Round
+
+
+@register(
+    "qffl-normalised",
+    reference="Li et al. 2020 (q-FedSGD)",
+    when="q-FFL with the step that its own smoothness estimate allows, at most lr.",
+)
+@dataclass(frozen=True)
+class QFFLNormalised(GramRule):
+    """w ← w − Σ F_i^q g_i / Σ h_i, h_i = q F_i^{q−1} ‖g_i‖² + F_i^q/lr, F_i = f_i + 1e-10; q = 0 is the mean.
+
+    As weights: λ_i = F_i^q / (lr Σ h_j). Dividing every F by the largest one first keeps the powers in range: the
+    common factor F_max^q cancels.
+    """
+
+    q: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least("q", self.q, 0, "0 is the plain mean")
+
+    def weights(self, round: Round) -> Tensor:
+        F = round.losses + 1e-10
+        ratio = F / F.max()
+        power = ratio**self.q
+        h = self.q * power / F * round.squared_norms + power / round.lr
+        return power / (round.lr * h.sum())

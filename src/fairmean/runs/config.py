@@ -1,0 +1,393 @@
+"""The configuration of a run: TOML sections as typed, checked values. An unknown key is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairmean.rules.aggregator import AGGREGATORS
+from fairmean.data.partitions import PARTITIONS, check_alpha
+from fairmean.data.poisoning import ATTACKS
+from fairmean.engine.precision import PRECISIONS
+from fairmean.errors import UserError, nearest, unknown
+from fairmean.rules.hyper import as_float, at_least, within
+from fairmean.runs.identity import run_hash
+from fairmean.rules.named import compose, decompose, named_methods
+from fairmean.rules.method import Method
+from fairmean.rules.scales import SCALES
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """``name``: a known data set, a .npz, a folder, or module:function; ``path``: where its files already are.
+
+    ``sha256`` (of your own file or folder, or of what your function returned; filled in when left out) ties a run to
+    the content it was made with.
+    ``trust``: clean test samples that the server owns, left out of every client's test data; 0: as the method needs.
+    """
+
+    name: str = "fashion-mnist-mini"
+    path: str | None = None
+    sha256: str | None = None
+    trust: int = 0
+
+    def __post_init__(self) -> None:
+        at_least("data.trust", self.trust, 0)
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """Who owns which sample; ``seed`` None follows the run's seed."""
+
+    name: str = "dirichlet"
+    alpha: float = 0.5
+    clients: int = 10
+    seed: int | None = None
+    min_size: int = 10
+    shards_per_client: int = 2
+
+    def __post_init__(self) -> None:
+        if self.name not in (*PARTITIONS, "given"):
+            raise unknown("partition", self.name, [*PARTITIONS, "given"])
+        within("partition.clients", self.clients, 1, 100_000_000)
+        at_least("partition.min_size", self.min_size, 1)
+        check_alpha(self.alpha)
+        if self.seed is not None:
+            at_least("partition.seed", self.seed, 0)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What this partition takes beside clients and seed."""
+        chosen = {"dirichlet": ("alpha", "min_size"), "shards": ("shards_per_client",)}.get(self.name, ())
+        return {key: getattr(self, key) for key in chosen}
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """``clients``: ids, or a count (or ``fraction`` of all); ``pick``: the 'last' ids or 'random' ones."""
+
+    name: str = "pairwise"
+    clients: int | list[int] = 2
+    fraction: float | None = None
+    rho: float = 1.0
+    pick: str = "last"
+    source: int = 0
+    target: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in ATTACKS:
+            raise unknown("attack", self.name, ATTACKS)
+        within("attack.rho", self.rho, 0, 1, "the fraction of a poisoned client's samples that is relabelled")
+        if self.fraction is not None:
+            within("attack.fraction", self.fraction, 0, 1, "the fraction of clients that is poisoned")
+        if self.pick not in ("last", "random"):
+            raise unknown("attack.pick", self.pick, ("last", "random"))
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """``mlp``, ``cnn``, ``linear``, ``auto`` (the paper's model for the data) or module:factory.
+
+    ``sha256``: of the source of your own model, filled in when left out.
+    """
+
+    name: str = "auto"
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A name, or a scale and an aggregator (and pre-aggregations); the rest are the method's own hyper-parameters.
+
+    ``sha256``: of the source of rules of your own, filled in when left out.
+    """
+
+    name: str = "fairmean"
+    scale: str | None = None
+    aggregator: str | None = None
+    pre: str | list[str] | None = None
+    sha256: str | None = None
+    hyper: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[str, list[str], str]:
+        """(scale, pre-aggregations, aggregator): those of the name, with what is given beside it put in their place."""
+        named, composed = named_methods().get(self.name), decompose(self.name)
+        pre: list[str] = []
+        if named is not None:
+            scale, aggregator = named.scale, named.aggregator
+        elif composed is not None:
+            scale, pre, aggregator = composed
+        elif self.scale is not None and self.aggregator is not None:
+            scale, aggregator = self.scale, self.aggregator
+        else:
+            first, plus, rest = self.name.partition("+")
+            if plus and first in SCALES:
+                raise unknown("aggregator", rest, AGGREGATORS)
+            raise unknown("method", self.name, named_methods())
+        if self.pre is not None:
+            pre = [self.pre] if isinstance(self.pre, str) else self.pre
+        return self.scale or scale, pre, self.aggregator or aggregator
+
+    def build(self) -> Method:
+        """The method itself."""
+        scale, pre, aggregator = self.parts
+        plain = self.scale is self.aggregator is self.pre is None
+        return compose(scale, aggregator, pre, name=self.name if plain else None, **self.hyper)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one.
+
+    ``dtype``: float64, float32, or float32 whose large products read tf32 or bfloat16 numbers and sum in float32.
+    ``memory``: GiB that per-client gradients may take; where they do not fit, parts of them are computed at a time (0:
+    most of the machine's).
+    """
+
+    rounds: int = 100
+    lr: float = 0.1
+    lr_decay: float = 1.0
+    schedule: str = "exponential"
+    batch: int = 0
+    local_steps: int = 1
+    local_lr: float | None = None
+    participation: float = 1.0
+    device: str = "auto"
+    dtype: str = "float32"
+    engine: str = "fast"
+    memory: float = 0.0
+
+    def __post_init__(self) -> None:
+        at_least("train.rounds", self.rounds, 1)
+        for name in ("lr", "lr_decay", "local_lr", "participation"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= 3e38:
+                raise UserError(f"train.{name} = {value}: must be a finite number > 0")
+        within("train.lr_decay", self.lr_decay, 0, 1, "the factor per round; 1 keeps the step size")
+        within("train.participation", self.participation, 0, 1, "the fraction of clients per round")
+        at_least("train.batch", self.batch, 0, "0 is the full local gradient")
+        at_least("train.local_steps", self.local_steps, 1)
+        at_least("train.memory", self.memory, 0, "GiB for per-client gradients; 0: most of the machine's")
+        choices = {
+            "schedule": ("exponential", "cosine"),
+            "dtype": tuple(PRECISIONS),
+            "engine": ("fast", "reference"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise unknown(f"train.{name}", getattr(self, name), known)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Where results go, and how often the clients are evaluated (0: about twenty times)."""
+
+    name: str = "run"
+    dir: str = "runs"
+    eval_every: int = 0
+
+    def __post_init__(self) -> None:
+        at_least("run.eval_every", self.eval_every, 0)
+        for key, value in (("name", self.name), ("dir", self.dir)):
+            if "\0" in value or not _is_text(value):
+                raise UserError(f"run.{key} = {value!r}: holds a character that no file system takes; choose another")
+        if Path(self.name).is_absolute() or ".." in Path(self.name).parts or not self.name.strip():
+            raise UserError(f"run.name = '{self.name}': must be a plain name; choose the place with run.dir")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, whole. ``theory``: measure in every round what the paper's theorems speak of, for ``fairmean check``."""
+
+    seed: int = 1
+    theory: bool = False
+    data: DataConfig = field(default_factory=DataConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        at_least("seed", self.seed, 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, hyper-parameters inline, None left out: what ``parse`` takes."""
+        tree: dict[str, Any] = dataclasses.asdict(self)
+        tree["method"] |= tree["method"].pop("hyper")
+        return {
+            key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+            for key, value in tree.items()
+        }
+
+    def hash(self) -> str:
+        """Identity of the run: everything but where its results go."""
+        tree = {key: value for key, value in self.to_dict().items() if key != "run"}
+        tree["run"] = {"eval_every": self.run.eval_every}
+        if not self.theory:
+            del tree["theory"]
+        return run_hash(tree)
+
+
+_PLAIN = {"seed": "int", "theory": "bool"}
+_SECTIONS = {f.name: f.default_factory for f in dataclasses.fields(Config) if f.name not in _PLAIN}
+
+
+def parse(tree: Mapping[str, Any]) -> Config:
+    """A config from nested plain values; every mistake is a one-line UserError."""
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key in _PLAIN:
+            values[key] = _value(key, value, _PLAIN[key])
+        elif key not in _SECTIONS:
+            raise unknown_key(key)
+        elif not isinstance(value, Mapping):
+            example = next(iter(_keys(key)))
+            raise UserError(f"{key} = {value!r}: {key} is a section; set one of its keys, such as {key}.{example}")
+        else:
+            values[key] = _section(key, value)
+    config = Config(**values)
+    built = config.method.build()  # checks names and values, and fills in the defaults
+    spelled: dict[str, Any] = {}
+    if built.name != config.method.name:  # a named method changed: say all of it, so that the config means the same
+        scale, pre, aggregator = config.method.parts
+        spelled = {"scale": scale, "aggregator": aggregator, "pre": pre or None}
+    return dataclasses.replace(
+        config, method=dataclasses.replace(config.method, name=built.name, hyper=built.hyper, **spelled)
+    )
+
+
+def _keys(section: str) -> dict[str, Any]:
+    """The keys of a section and their types, hyper-parameters of methods left out."""
+    cls: Any = _SECTIONS[section]
+    return {f.name: f.type for f in dataclasses.fields(cls) if f.name != "hyper"}
+
+
+def unknown_key(key: str) -> UserError:
+    """The error for a key that is not at the top of a config: it may belong into a section."""
+    homes = [f"{section}.{key}" for section in _SECTIONS if key in _keys(section)]
+    if homes:
+        return UserError(f"unknown config key '{key}': did you mean '{homes[0]}'?")
+    if nearest(key, [*_SECTIONS, *_PLAIN]) is None:
+        below = {inner: f"{section}.{inner}" for section in _SECTIONS for inner in _keys(section)}
+        near = nearest(key, below)
+        if near is not None:
+            return UserError(f"unknown config key '{key}': did you mean '{below[near]}'?")
+    return unknown("config key", key, [*_SECTIONS, *_PLAIN])
+
+
+def _section(name: str, values: Mapping[str, Any]) -> Any:
+    cls: Any = _SECTIONS[name]
+    fields = _keys(name)
+    known = {key: _value(f"{name}.{key}", value, fields[key]) for key, value in values.items() if key in fields}
+    rest = {key: value for key, value in values.items() if key not in fields}
+    if name == "method":
+        return cls(**known, hyper=rest)
+    for key in rest:
+        raise unknown(f"key in [{name}]", key, fields)
+    return cls(**known)
+
+
+def _value(key: str, value: Any, wanted: Any) -> Any:
+    """``value`` as the annotated type, or an error that says what was expected."""
+    kinds = [kind.strip() for kind in str(wanted).split("|")]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None and "None" in kinds:
+        return None
+    if type(value).__name__ in kinds:
+        return value
+    if type(value) is int and "float" in kinds:
+        return as_float(key, value)
+    for kind, inner in (("list[int]", int), ("list[str]", str)):
+        if kind in kinds and isinstance(value, list) and all(type(item) is inner for item in value):
+            return value
+    words = {
+        "int": "a whole number",
+        "bool": "true or false",
+        "float": "a number",
+        "str": "a text",
+        "list[int]": "a list of whole numbers",
+        "list[str]": "a list of texts",
+    }
+    raise UserError(f"{key} = {value!r}: must be {' or '.join(words[kind] for kind in kinds if kind in words)}")
+
+
+def literal(text: str) -> Any:
+    """A value as typed on the command line: a TOML value, or else the text itself; ``8,9`` is a list."""
+    for candidate in (text, f"[{text}]" if "," in text else text):
+        try:
+            return tomllib.loads(f"value = {candidate}")["value"]
+        except (ValueError, RecursionError):  # also numbers with more digits than Python reads
+            continue
+    return text
+
+
+def assign(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in nested values."""
+    *sections, last = key.split(".")
+    for section in sections:
+        inner = tree.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise UserError(f"{key}: '{section}' is a value, not a section")
+        tree = inner
+    if isinstance(value, Mapping) and isinstance(tree.get(last), dict):
+        for inner_key, inner_value in value.items():
+            assign(tree[last], inner_key, inner_value)
+    else:
+        tree[last] = dict(value) if isinstance(value, Mapping) else value
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """A TOML file as nested values."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # also with a byte-order mark
+    except FileNotFoundError:
+        raise UserError(f"config '{path}': there is no such file; 'fairmean new {path}' writes a starter") from None
+    except OSError as error:
+        raise UserError(f"config '{path}': cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        remedy = f"; to use it as data, write data.name={path}" if Path(path).suffix in (".npz", ".npy") else ""
+        raise UserError(f"config '{path}': is not TOML, which is text in UTF-8{remedy}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"config '{path}': is not TOML ({error})") from None
+
+
+def gather(source: str | Path | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A file or mapping with overrides (dotted keys or nested sections) laid over it."""
+    tree: dict[str, Any] = {}
+    given = read(source) if isinstance(source, str | Path) else source or {}
+    for key, value in [*given.items(), *overrides.items()]:
+        assign(tree, key, value)
+    return tree
+
+
+def _toml(value: Any) -> str:
+    """JSON's texts, numbers and lists are TOML's, but for DEL, which TOML wants escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def to_toml(config: Config) -> str:
+    """The config as TOML text that ``parse`` reads back to the same config."""
+    tree = config.to_dict()
+    lines = [f"{key} = {_toml(tree.pop(key))}" for key in _PLAIN]
+    for section, values in tree.items():
+        lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    return "\n".join(lines) + "\n"

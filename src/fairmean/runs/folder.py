@@ -1,0 +1,275 @@
+"""The folder of one run: its files, its lock, its checkpoint.
+
+    config.toml       the resolved config              partition.npz   which samples each client owns
+    environment.json  versions, device, commit, time   clients.csv     round, client, regular, loss, weight, accuracy …
+    summary.json      the metrics                      checkpoint.pt   the model and what is needed to go on
+    theory.csv        with theory=true: what the theorems speak of, round by round; theory.json: what they assume
+
+Everything is written to a temporary name and renamed, so a full disk or a killed process leaves the last good state and
+no half-written file. A file that is damaged all the same is named, with what to do. A table grows as
+``clients.csv.part``; a checkpoint remembers how much of it belongs to the rounds it covers, so a resumed run continues
+an exact prefix.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import shutil
+import tomllib
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairmean.runs.config import Config, parse, to_toml
+from fairmean.theory.measure.monitor import MEASURED, THEORY
+from fairmean.errors import Busy, UserCodeError, UserError
+from fairmean.runs.metrics import METRICS, summarise
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not on Windows, where runs are not locked
+    fcntl = None  # type: ignore[assignment]
+
+CLIENTS = "clients.csv"
+HEADERS = {
+    CLIENTS: "round,client,regular,loss,weight,accuracy,own_accuracy\n",
+    THEORY: ",".join(["round", *MEASURED]) + "\n",
+}
+
+
+def to_json(value: Any) -> str:
+    """JSON that every reader takes: NaN and infinities become null."""
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: plain(inner) for key, inner in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(inner) for inner in item]
+        return None if isinstance(item, float) and not math.isfinite(item) else item
+
+    return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+class RunFolder:
+    """Use as a context: inside, this process alone writes here.
+
+    A folder that was made here and left because of an error is removed, if there is nothing in it to go on with: no
+    checkpoint was written, or the user's code failed before it came through a round.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+        self._new = self._came_through = False
+
+    def __enter__(self) -> RunFolder:
+        try:
+            self._new = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise UserError(
+                f"results folder '{self.path}': cannot be written ({error.strerror}); choose another with run.dir=…"
+            ) from None
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.pread(self._lock, 32, 0).decode() or "unknown"
+                os.close(self._lock)
+                raise Busy(f"another process (pid {holder}) is working on this run: {self.path}") from None
+        with suppress(OSError):  # a full disk: who holds the lock is only for messages
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        failed = kind is not None and issubclass(kind, Exception) and self._new
+        if failed and (
+            not (self.path / "checkpoint.pt").exists() or (kind is UserCodeError and not self._came_through)
+        ):
+            shutil.rmtree(self.path, ignore_errors=True)
+            with suppress(OSError):  # folders above that are empty now, and this run made
+                for above in list(self.path.parents)[:2]:
+                    above.rmdir()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def write(self, name: str, content: bytes | str) -> None:
+        """Write a whole file, atomically."""
+        self._replace(name, content.encode() if isinstance(content, str) else content)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a value as JSON, atomically."""
+        self.write(name, to_json(value) + "\n")
+
+    def _replace(self, name: str, content: bytes | memoryview) -> None:
+        temporary = self.path / f".{name}.{uuid.uuid4().hex[:8]}.tmp"
+        with self._writing(name):
+            try:
+                with open(temporary, "wb") as file:
+                    file.write(content)
+                    if name == "summary.json":  # it says that all the rest is there
+                        file.flush()
+                        os.fsync(file.fileno())
+                os.replace(temporary, self.path / name)
+            except BaseException:
+                with suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                raise
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """What the file system says when it cannot write, in a line."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"'{self.path / name}' cannot be written ({error.strerror}); what was saved before is whole: make room "
+                "and run the same command again, or choose another place with run.dir=…"
+            ) from None
+
+    def sweep(self) -> None:
+        """Remove temporary files of processes that were killed; only for who holds the lock."""
+        for temporary in self.path.glob(".*.tmp"):
+            with suppress(OSError):
+                temporary.unlink()
+
+    def damaged(self, name: str, why: str) -> UserError:
+        """The error for a file of this folder that cannot be gone on with."""
+        return UserError(f"'{self.path / name}' {why}; remove the folder {self.path} to run it again from the start")
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a run that has ended, or None. Metrics it does not hold are computed from its accuracies."""
+        try:
+            summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            raise self.damaged("summary.json", f"is damaged ({type(error).__name__})") from None
+        if not isinstance(summary, dict) or summary.get("status") not in ("finished", "diverged"):
+            raise self.damaged("summary.json", "is damaged (it does not say how the run ended)")
+        if summary["status"] == "diverged":
+            if not isinstance(summary.get("round"), int):
+                raise self.damaged("summary.json", "is damaged (it does not say in which round the run diverged)")
+            return summary
+        for name in ("accuracy", "own_accuracy", "regular"):
+            if not isinstance(summary.get(name), list):
+                raise self.damaged("summary.json", f"is damaged ('{name}' is missing)")
+        try:
+            accuracy = np.array(summary["accuracy"], dtype=np.float64)  # JSON has no NaN: null stands for it
+            metrics = summarise(accuracy, np.array(summary["regular"], dtype=bool))
+        except (TypeError, ValueError, IndexError):
+            raise self.damaged("summary.json", "is damaged (accuracies do not fit the clients)") from None
+        for name in METRICS:
+            summary[name] = metrics[name] if summary.get(name) is None else summary[name]
+            if isinstance(summary[name], bool) or not isinstance(summary[name], int | float):
+                raise self.damaged("summary.json", f"is damaged ('{name}' is not a number)")
+        if summary.get("loss_dispersion") is None:
+            summary["loss_dispersion"] = math.nan
+        return {"poisoned": None, "without_test_data": int(np.isnan(accuracy).sum())} | summary
+
+    def mend_config(self, config: Config) -> None:
+        """Put the run's config back, if the file beside its results says something else or cannot be read."""
+        try:
+            stored = parse(tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8")))
+            if stored.hash() == config.hash():
+                return
+        except (OSError, ValueError):
+            pass
+        warnings.warn(
+            f"'{self.path / 'config.toml'}' was not the config of this run any more; it has been written anew",
+            stacklevel=2,
+        )
+        self.write("config.toml", to_toml(config))
+
+    def append(self, rows: str, table: str = CLIENTS) -> int:
+        """Add rows to a growing table; returns its length in bytes."""
+        with self._writing(f"{table}.part"), open(self._part(table), "ab") as file:
+            file.write(rows.encode())
+            file.flush()
+            return file.tell()
+
+    def cut(self, length: int, table: str = CLIENTS) -> None:
+        """Forget rows past ``length`` bytes; 0 starts the table anew. A table that was closed grows again."""
+        part = self._part(table)
+        if length == 0:
+            with self._writing(part.name):
+                part.write_bytes(HEADERS[table].encode())
+            return
+        if not part.exists():  # stopped after the table was closed, before the summary was written
+            if not (self.path / table).exists():
+                raise self.damaged(part.name, "is missing")
+            os.replace(self.path / table, part)
+        if part.stat().st_size < length:
+            raise self.damaged(part.name, f"has {part.stat().st_size} bytes, where the checkpoint says {length}")
+        os.truncate(part, length)
+
+    def close_tables(self) -> None:
+        """The tables are whole: give them their names."""
+        for table in HEADERS:
+            if self._part(table).exists():
+                os.replace(self._part(table), self.path / table)
+
+    def _part(self, table: str) -> Path:
+        return self.path / f"{table}.part"
+
+    def save(self, checkpoint: dict[str, Any]) -> None:
+        """Write a checkpoint, atomically."""
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        self._replace("checkpoint.pt", buffer.getbuffer())
+        self._came_through = self._came_through or checkpoint["round"] > 0
+
+    def load(self, device: torch.device | str, parameters: int | None = None) -> dict[str, Any] | None:
+        """The last checkpoint, or None; ``parameters``: how many the model has."""
+        file = self.path / "checkpoint.pt"
+        if not file.exists():
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of odd pickles
+                checkpoint = torch.load(file, map_location=device, weights_only=True)
+        except Exception as error:  # whatever zip, pickle and torch say of bytes that are not a checkpoint
+            raise self.damaged("checkpoint.pt", f"is damaged ({type(error).__name__})") from None
+        missing = _missing(checkpoint)
+        if missing:
+            raise self.damaged("checkpoint.pt", f"is damaged ({missing})")
+        found = len(checkpoint["w"])
+        if parameters not in (None, found):
+            raise self.damaged("checkpoint.pt", f"holds {found:,} parameters, where the model has {parameters:,}")
+        return checkpoint  # type: ignore[no-any-return]
+
+
+def _missing(checkpoint: Any) -> str:
+    """What a checkpoint lacks, in words; '' if it is whole."""
+    if not isinstance(checkpoint, dict):
+        return "it is not a checkpoint"
+    w, state, tables, swing = (checkpoint.get(key) for key in ("w", "state", "tables", "swing"))
+    if not (isinstance(w, torch.Tensor) and w.dim() == 1 and w.is_floating_point() and w.isfinite().all()):
+        return "its parameters are not a vector of finite numbers"
+    if not (isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values())):
+        return "its state is not a dictionary of tensors"
+    if type(checkpoint.get("round")) is not int or checkpoint["round"] < 0:
+        return "it does not say which round comes next"
+    if not isinstance(tables, dict) or CLIENTS not in tables:
+        return "it does not say how long the tables are"
+    if not all(type(length) is int and length > 0 for length in tables.values()):
+        return "it does not say how long the tables are"
+    if not set(tables) <= set(HEADERS):
+        return "it speaks of other tables"
+    if not (isinstance(swing, dict) and {"recent", "warning"} <= swing.keys()):
+        return "parts of it are missing"
+    return "parts of it are missing" if "before" in checkpoint and "running" not in checkpoint else ""

@@ -1,0 +1,95 @@
+"""Plain-text tables for the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+
+from fairmean.runs.comparison_table import in_colour
+from fairmean.runs.config import Config
+from fairmean.runs.metrics import METRICS
+from fairmean.runs.run import Result, poisoned
+from fairmean.runs.study import Comparison
+from fairmean.text import columns
+
+
+def records(rows: Sequence[dict[str, object]]) -> str:
+    """Rows of a catalogue."""
+    header = list(rows[0])
+    text = columns([[_plain(row[key]) for key in header] for row in rows], header)
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key}={inner}" for key, inner in value.items())
+    return str(value)
+
+
+def headline(config: Config) -> str:
+    """What was run, in one line; under an attack, who is poisoned."""
+    part, attack, ids = config.partition, config.attack, poisoned(config)
+    who = ", ".join(map(str, ids)) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {part.clients})"
+    kind = f"Dirichlet {part.alpha:g}" if part.name == "dirichlet" else part.name
+    attacked = f"clients {who} poisoned" if len(ids) else "none poisoned"
+    parts = (config.data.name, f"{part.clients} clients, {kind}", attacked)
+    return " · ".join([*parts, f"{config.train.rounds} rounds", config.train.device])
+
+
+def footer(result: Comparison) -> str:
+    """How to read the table, and where to go next."""
+    return (
+        f"best per column {'in bold' if in_colour() else '*'} · accuracy in %, var in %², on clean labels, "
+        "over regular clients (all of them where there is no attack)\n"
+        f"{_assumptions(result)}details: {result.folder}/table.csv, and one folder per run beside it\n"
+        "next: fairmean compare --seeds 1-5   ·   fairmean compare data.name=fashion-mnist   ·   fairmean new my.toml"
+    )
+
+
+def _assumptions(result: Comparison) -> str:
+    """Methods that were given something the others were not."""
+    groups: dict[str, list[str]] = {}
+    for method, text in result.assumes.items():
+        if text:
+            groups.setdefault(text, []).append(method)
+    return "".join(f"{text}: {', '.join(methods)}\n" for text, methods in groups.items())
+
+
+def run(result: Result) -> str:
+    """One finished run."""
+    s = result.summary
+    method = result.config.method
+    hyper = " ".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in method.hyper.items()
+    )
+    lines = [
+        headline(result.config),
+        f"{method.name} {hyper} · attack {result.config.attack.name}",
+        columns(
+            [[f"{s[name]:.4g}" for name in METRICS] + [f"{s['loss_dispersion']:.3g}"]],
+            [*METRICS, "loss dispersion D_1"],
+        ),
+        "accuracy per client: "
+        + " ".join(
+            f"{value:.1f}{'' if regular else ' (poisoned)'}"
+            for value, regular in list(zip(result.accuracy, result.regular, strict=True))[:20]
+        )
+        + (f" … and {len(result.accuracy) - 20} more in {result.table.name}" if len(result.accuracy) > 20 else ""),
+    ]
+    if "warning" in s:
+        lines.append(f"warning: {s['warning']}")
+    if s["without_test_data"]:
+        lines.append(f"{s['without_test_data']} clients have no test data and are in none of these figures")
+    if s["poisoned"]:
+        view = s["poisoned"]
+        lines.append(
+            f"poisoned clients: {view['clean_average']:.1f} % on clean labels, {view['own_average']:.1f} % on their own"
+        )
+    lines.append(f"details: {result.folder}")
+    if result.config.theory:
+        lines.append(f"next: fairmean check {result.folder}")
+    return "\n".join(lines)

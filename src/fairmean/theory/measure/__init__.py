@@ -1,0 +1,1 @@
+"""The instruments: what the theorems speak of, measured in a run."""
