@@ -97,7 +97,9 @@ def test_another_package_adds_a_method(tmp_path, monkeypatch, registries):
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize("name", ["transform", "rules.named", "rules.one_round", "runs.study", "runs.statistics", "engine.ranks"])
+@pytest.mark.parametrize(
+    "name", ["transform", "rules.named", "rules.one_round", "runs.study", "runs.statistics", "engine.ranks"]
+)
 def test_docstring_examples(name):
     result = doctest.testmod(importlib.import_module(f"fairmean.{name}"))
     assert result.attempted

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paper import evidence_command
 
 from fairmean.errors import UserError
-from fairmean.reproduce import evidence_command
 from fairmean.runs import statistics
 from fairmean.runs.statistics import holm, interval, p_value, paired, signed_ranks, t_quantile
 from fairmean.runs.study import Cell

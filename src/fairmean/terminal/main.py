@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import json
 import os
@@ -21,8 +22,6 @@ from fairmean.engine import ranks as distributed
 from fairmean.engine.ranks import ALONE, LOST, World
 from fairmean.errors import Busy, Diverged, Lost, UserError
 from fairmean.importing import import_module
-from fairmean.reproduce import command as reproduce
-from fairmean.reproduce import evidence, evidence_command
 from fairmean.rules.named import named_methods
 from fairmean.runs.advise import SAMPLES, advise
 from fairmean.runs.comparison_table import comparison
@@ -196,21 +195,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--json", action="store_true", help="print as JSON")
     check.set_defaults(call=_check)
 
-    again = verbs.add_parser("reproduce", help="the paper's tables and figures, ours | paper's")
-    again.add_argument(
-        "what", choices=(*reproduce.WHAT, "all", "evidence"), help="table1: CIFAR-10; evidence: the page of many draws"
-    )
-    again.add_argument("settings", nargs="*", metavar="key=value", help="as train.device=cpu")
-    again.add_argument("--out", default="reproduced", metavar="FOLDER", help="results; default: %(default)s")
-    again.add_argument("--quick", action="store_true", help="embedded images, three rounds: does everything work?")
-    again.add_argument("--search", action="store_true", help="the whole grids of the calibration, for hours or a GPU")
-    again.add_argument("--quiet", action="store_true", help="no progress")
-    again.add_argument("--tables", default="results", metavar="FOLDER", help="evidence: stored tables; %(default)s")
-    again.add_argument("--draw", type=int, metavar="SEED", help="evidence: run this draw again, beside what is stored")
-    again.add_argument("--data", default="fashion-mnist", choices=evidence.TUNED, help="with --draw; %(default)s")
-    again.add_argument("--methods", metavar="A,B", help="with --draw: only these")
-    again.add_argument("--attacks", metavar="A,B", help="with --draw: only these")
-    again.set_defaults(call=_reproduce)
+    paper = papers_verb()
+    if paper is not None:
+        paper.add_to(verbs)
+    else:
+        absent = verbs.add_parser(
+            "reproduce", help="the paper's tables and figures (from a checkout of the repository)"
+        )
+        absent.add_argument("settings", nargs="*")
+        absent.set_defaults(call=_no_paper)
 
     before = verbs.add_parser(
         "advise", help="before a run: a safe step size, and what κ and τ cost, from the start point"
@@ -229,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+def settings_of(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     """(config file, overrides)."""
     source, overrides = None, {}
     for word in words:
@@ -244,7 +237,7 @@ def _settings(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _run(arguments: argparse.Namespace, world: World) -> None:
-    tree = gather(*_settings(arguments.settings))
+    tree = gather(*settings_of(arguments.settings))
     if "grid" in tree:
         raise UserError("this config has a [grid]: it is a comparison; use 'fairmean compare' with it")
     sources = Sources()
@@ -268,13 +261,13 @@ def _run(arguments: argparse.Namespace, world: World) -> None:
 
 
 def _compare(arguments: argparse.Namespace, world: World) -> int:
-    source, overrides = _settings(arguments.settings)
+    source, overrides = settings_of(arguments.settings)
     everything = arguments.methods == "all"
     lists: dict[str, Any] = {
         "methods": list(named_methods())
         if everything
-        else _split("--methods", arguments.methods, "mean,fairmean:kappa=4"),
-        "attacks": _split("--attacks", arguments.attacks, "none,pairwise:rho=0.5"),
+        else split("--methods", arguments.methods, "mean,fairmean:kappa=4"),
+        "attacks": split("--attacks", arguments.attacks, "none,pairwise:rho=0.5"),
         "seeds": _numbers(arguments.seeds),
     }
     if arguments.dry_run:
@@ -297,7 +290,7 @@ def _compared(result: Comparison) -> str:
     return "\n".join([tables.headline(result.config), comparison(result), tables.footer(result)])
 
 
-def _split(option: str, text: str | None, example: str) -> list[str] | None:
+def split(option: str, text: str | None, example: str) -> list[str] | None:
     if text is None:
         return None
     parts = [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]  # not inside [8,9]
@@ -357,35 +350,23 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0 if certificate.holds else 1
 
 
-def _reproduce(arguments: argparse.Namespace) -> None:
-    source, overrides = _settings(arguments.settings)
-    if source is not None:
-        raise UserError(f"'{source}': reproduce has its own settings; change some of them with key=value")
-    tables, out = Path(arguments.tables), Path(arguments.out)
-    if arguments.what == "evidence" and arguments.draw is None:
-        if overrides or arguments.methods or arguments.attacks:
-            raise UserError(
-                "reproduce evidence: is made from stored tables; settings, --methods and --attacks go with --draw"
-            )
-        evidence_command.publish(tables, Path("docs"))
-        return
-    if arguments.what == "evidence":
-        some = _split("--methods", arguments.methods, "mean,fairmean"), _split("--attacks", arguments.attacks, "none")
-        chosen = tables, arguments.data, arguments.draw, *some, out
-        with Live(arguments.quiet) as live:
-            evidence_command.draw_again(*chosen, overrides, live.study)
-        return
-    if arguments.draw is not None or arguments.methods or arguments.attacks:
-        raise UserError(f"reproduce {arguments.what}: --draw, --methods and --attacks are for 'reproduce evidence'")
-    for what in reproduce.WHAT if arguments.what == "all" else (arguments.what,):
-        with Live(arguments.quiet) as live:
-            options = {"quick": arguments.quick, "search": arguments.search, "report": live.study}
-            reproduce.reproduce(what, out, overrides=overrides, **options)
+def papers_verb() -> Any:
+    """The module of 'fairmean reproduce', which comes with a checkout of the repository; None where there is none."""
+    checkout = Path(__file__).resolve().parents[3]
+    if not (checkout / "paper" / "verb.py").is_file():
+        return None
+    if str(checkout) not in sys.path:
+        sys.path.append(str(checkout))
+    return importlib.import_module("paper.verb")
+
+
+def _no_paper(arguments: argparse.Namespace) -> None:
+    raise UserError("reproduce: the paper's settings and results come with a checkout of the repository; use it there")
 
 
 def _advise(arguments: argparse.Namespace) -> None:
     live = Live(arguments.json)
-    given = advise(gather(*_settings(arguments.settings)), samples=arguments.samples, tell=live.line)
+    given = advise(gather(*settings_of(arguments.settings)), samples=arguments.samples, tell=live.line)
     live.clear()
     print(to_json(advice.record(given)) if arguments.json else advice.page(given))
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from fairmean.errors import UserError, unknown
-from fairmean.reproduce import evidence, page, pictures, tuning, words
-from fairmean.reproduce.command import Say
-from fairmean.reproduce.evidence import Evidence
-from fairmean.reproduce.paper import METRICS
 from fairmean.runs.statistics import MISSING, available
 from fairmean.runs.study import Report
 from fairmean.text import columns
+from paper import evidence, page, pictures, tuning, words
+from paper.command import Say
+from paper.evidence import Evidence
+from paper.paper import METRICS
 
 
 def publish(tables: Path, docs: Path, say: Say = print) -> None:

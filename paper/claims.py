@@ -9,9 +9,9 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.reproduce import paper
-from fairmean.reproduce.paper import METRICS
 from fairmean.runs.statistics import Difference, holm, paired
+from paper import paper
+from paper.paper import METRICS
 
 SEVEN = tuple(paper.FASHION_MNIST)
 SIX = tuple(name for name in SEVEN if name != "fairmean")

@@ -12,9 +12,9 @@ import numpy as np
 
 from fairmean import data
 from fairmean.data import Dataset
-from fairmean.reproduce.grids import Grid, points
-from fairmean.reproduce.paper import METRICS
 from fairmean.runs.study import Report, compare, label
+from paper.grids import Grid, points
+from paper.paper import METRICS
 
 HELD_OUT = 10_000
 FIELDS = ("method", "spec", "dtype", "seed", *METRICS)
@@ -91,12 +91,12 @@ def validation(name: str) -> Dataset:
 
 
 def fashion_mnist() -> Dataset:
-    """For data.name = fairmean.reproduce.tuning:fashion_mnist."""
+    """For data.name = paper.tuning:fashion_mnist."""
     return validation("fashion-mnist")
 
 
 def cifar10() -> Dataset:
-    """For data.name = fairmean.reproduce.tuning:cifar10."""
+    """For data.name = paper.tuning:cifar10."""
     return validation("cifar10")
 
 
@@ -161,7 +161,7 @@ def _run(
     dataset: str, chosen: dict[str, str], seeds: Sequence[int], report: Report | None, overrides: dict[str, Any]
 ) -> list[dict[str, Any]]:
     settings = SETTINGS[dataset] | {
-        "data.name": f"fairmean.reproduce.tuning:{dataset.replace('-', '_')}",
+        "data.name": f"paper.tuning:{dataset.replace('-', '_')}",
         "run.name": f"tuning-{dataset}",
         "run.eval_every": 1000,
     }

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from fairmean.reproduce import tuning
-from fairmean.reproduce.claims import EQUAL, QUESTIONS, SEVEN, THREE_POISONED, Outcome
-from fairmean.reproduce.compared import differences, family, verdicts
-from fairmean.reproduce.evidence import ATTACKS, Evidence
-from fairmean.reproduce.grids import marked
-from fairmean.reproduce.paper import METRICS
-from fairmean.reproduce.render import name
 from fairmean.rules.named import named_methods
 from fairmean.runs.statistics import Difference, interval
+from paper import tuning
+from paper.claims import EQUAL, QUESTIONS, SEVEN, THREE_POISONED, Outcome
+from paper.compared import differences, family, verdicts
+from paper.evidence import ATTACKS, Evidence
+from paper.grids import marked
+from paper.paper import METRICS
+from paper.render import name
 
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _MARK = "\\*"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairmean.reproduce import evidence, tuning
+from paper import evidence, tuning
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = [
@@ -21,7 +21,7 @@ TINY = [
 @pytest.fixture
 def script(tmp_path, monkeypatch):
     """Called with words of a command line; its results folder is a temporary one."""
-    spec = importlib.util.spec_from_file_location("make_evidence", ROOT / "scripts" / "make_evidence.py")
+    spec = importlib.util.spec_from_file_location("make_evidence", ROOT / "paper" / "make_evidence.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "RESULTS", tmp_path / "results")

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairmean.errors import UserError
-from fairmean.reproduce.compared import verdicts
-from fairmean.reproduce.evidence import Evidence
 from fairmean.runs.statistics import paired
+from paper.compared import verdicts
+from paper.evidence import Evidence
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
 _PARTS = re.compile(

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from fairmean.errors import UserError
-from fairmean.reproduce import paper
-from fairmean.reproduce.render import NAMES
 from fairmean.transform import marginal_weight, phi
+from paper import paper
+from paper.render import NAMES
 
 
 def plots() -> Any:

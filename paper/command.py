@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from fairmean.reproduce import calibration, figures, paper, render
-from fairmean.reproduce.calibration import CHOSEN, PROTOCOL, Row
 from fairmean.runs.config import gather, parse
 from fairmean.runs.identity import resolve
 from fairmean.runs.run import build_simulator
 from fairmean.runs.study import Report, compare, label
+from paper import calibration, figures, paper, render
+from paper.calibration import CHOSEN, PROTOCOL, Row
 
 WHAT = ("table1", "table2", "fig1", "fig2")
 DELTAS = (0.0, 0.1, 0.2, 0.3)

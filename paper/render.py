@@ -7,10 +7,10 @@ import io
 import math
 from collections.abc import Sequence
 
-from fairmean.reproduce import paper
-from fairmean.reproduce.calibration import Row, distance
-from fairmean.reproduce.claims import EQUAL
 from fairmean.text import columns
+from paper import paper
+from paper.calibration import Row, distance
+from paper.claims import EQUAL
 
 NAMES = {
     "fedavg": "FedAvg",

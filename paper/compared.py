@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import product
 
-from fairmean.reproduce.claims import CLAIMS, EQUAL, FASHION_MNIST_ONLY, QUESTIONS, Claim, Verdict, judge
-from fairmean.reproduce.evidence import ATTACKS, Evidence
-from fairmean.reproduce.paper import METRICS
-from fairmean.reproduce.tuning import TUNING
 from fairmean.runs.statistics import Difference, holm, paired
+from paper.claims import CLAIMS, EQUAL, FASHION_MNIST_ONLY, QUESTIONS, Claim, Verdict, judge
+from paper.evidence import ATTACKS, Evidence
+from paper.paper import METRICS
+from paper.tuning import TUNING
 
 
 def registered(dataset: str) -> list[Claim]:

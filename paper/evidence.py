@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.reproduce.claims import ATTACKED, EQUAL, THREE_POISONED
-from fairmean.reproduce.paper import METRICS
-from fairmean.reproduce.tuning import SETTINGS, precision
 from fairmean.runs.study import Report, compare, label
+from paper.claims import ATTACKED, EQUAL, THREE_POISONED
+from paper.paper import METRICS
+from paper.tuning import SETTINGS, precision
 
 ATTACKS = ("none", *ATTACKED)
 DRAWS = {"fashion-mnist": range(1001, 1021), "cifar10": range(1001, 1011)}

@@ -1,4 +1,4 @@
-"""Writes docs/reproduction.md and its figure from results/:  python scripts/make_reproduction.py"""
+"""Writes docs/reproduction.md and its figure from results/:  python -m paper.make_reproduction"""
 
 # ruff: noqa: E501  (rows of tables are lines)
 
@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairmean.reproduce import calibration, figures, paper, render
-from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row
-from fairmean.reproduce.grids import marked
+from paper import calibration, figures, paper, render
+from paper.calibration import CHOSEN, GRIDS, Row
+from paper.grids import marked
 
 ROOT = Path(__file__).parent.parent
 TITLES = {"table1": "Table 1: CIFAR-10", "table2": "Table 2: Fashion-MNIST"}
@@ -20,7 +20,7 @@ TITLES = {"table1": "Table 1: CIFAR-10", "table2": "Table 2: Fashion-MNIST"}
 INTRODUCTION = """\
 # The paper's tables, calibrated
 
-<!-- made by scripts/make_reproduction.py from results/calibration-*.csv and figure2.csv: edit the script, not this page -->
+<!-- made by paper/make_reproduction.py from results/calibration-*.csv and figure2.csv: edit the script, not this page -->
 
 The paper states neither rounds nor step sizes nor κ, τ, q; it reports one draw. This page answers one question only:
 *can its rows be had with this software?* For each method the grid below is searched on the paper's draw as far as it can be

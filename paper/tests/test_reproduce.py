@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fairmean.reproduce import calibration, command, evidence, paper, render, tuning
-from fairmean.reproduce.calibration import CHOSEN, GRIDS, Row, distance, nearest
 from fairmean.rules.named import named_methods
 from fairmean.runs.config import gather, parse
 from fairmean.runs.study import plan
 from fairmean.terminal.main import main
+from paper import calibration, command, evidence, paper, render, tuning
+from paper.calibration import CHOSEN, GRIDS, Row, distance, nearest
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -215,7 +215,7 @@ def test_validation_data_are_training_samples_held_out(monkeypatch):
 
 @pytest.fixture(scope="module")
 def script():
-    file = RESULTS.parent / "scripts" / "make_reproduction.py"
+    file = RESULTS.parent / "paper" / "make_reproduction.py"
     spec = importlib.util.spec_from_file_location("make_reproduction", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,7 +1,7 @@
 """Figures of docs/theory.md, and the tables they are drawn from.
 
-    python scripts/make_theory.py run      every experiment: results/theory-* (25 minutes on 2 cores)
-    python scripts/make_theory.py draw     the pictures, from those tables: docs/theory/*.png
+    python -m paper.make_theory run      every experiment: results/theory-* (25 minutes on 2 cores)
+    python -m paper.make_theory draw     the pictures, from those tables: docs/theory/*.png
 
 Softmax regression is convex and has its constants in closed form; the MLP is the paper's.
 """
@@ -22,10 +22,10 @@ import torch
 
 from fairmean import advise, certify, data, dispersion, run
 from fairmean.data import federation
-from fairmean.reproduce.figures import figure1, plots, save
 from fairmean.theory import bounds, words
 from fairmean.theory.certificate import Certificate
 from fairmean.theory.softmax import minimise
+from paper.figures import figure1, plots, save
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PICTURES = ROOT / "results", ROOT / "docs" / "theory"

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fairmean.errors import UserError
-from fairmean.reproduce import claims, compared, evidence, evidence_command, page, tuning, words
-from fairmean.reproduce.claims import Claim, Comparison, judge
 from fairmean.runs.run import build_simulator
 from fairmean.runs.statistics import paired
 from fairmean.runs.study import plan
 from fairmean.terminal.main import main
+from paper import claims, compared, evidence, evidence_command, page, tuning, words
+from paper.claims import Claim, Comparison, judge
 
 ROOT = Path(__file__).parent.parent.parent
 

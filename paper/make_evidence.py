@@ -1,10 +1,10 @@
 """The runs behind docs/evidence.md: made on a GPU, part by part, and merged into results/.
 
-    python scripts/make_evidence.py tune fashion-mnist --methods mean,fedavg
-    python scripts/make_evidence.py run fashion-mnist --methods mean,fedavg --seeds 1001-1020
-    python scripts/make_evidence.py three fashion-mnist                 three poisoned clients, pairwise (claim P8)
-    python scripts/make_evidence.py map fashion-mnist                   κ × τ at Mean's step (question Q3)
-    python scripts/make_evidence.py merge fashion-mnist PART ...        parts that other machines made, into results/
+    python -m paper.make_evidence tune fashion-mnist --methods mean,fedavg
+    python -m paper.make_evidence run fashion-mnist --methods mean,fedavg --seeds 1001-1020
+    python -m paper.make_evidence three fashion-mnist                 three poisoned clients, pairwise (claim P8)
+    python -m paper.make_evidence map fashion-mnist                   κ × τ at Mean's step (question Q3)
+    python -m paper.make_evidence merge fashion-mnist PART ...        parts that other machines made, into results/
 
 ``--out FOLDER`` writes the part there instead of merging it, ``--tuning TABLE`` runs what was tuned just now. Then:
 fairmean reproduce evidence.
@@ -19,9 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fairmean.reproduce import evidence, tuning
-from fairmean.reproduce.claims import THREE_POISONED
 from fairmean.runs.config import literal
+from paper import evidence, tuning
+from paper.claims import THREE_POISONED
 
 RESULTS = Path(__file__).parent.parent / "results"
 KAPPAS, TAUS = (0.25, 1.0, 4.0, 16.0, 64.0), (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairmean.reproduce import paper
-from fairmean.reproduce.grids import Grid, points
 from fairmean.runs.study import Report, compare, label
+from paper import paper
+from paper.grids import Grid, points
 
 PROTOCOL: dict[str, dict[str, Any]] = {
     "table1": {

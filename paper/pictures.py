@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fairmean.reproduce.compared import differences
-from fairmean.reproduce.evidence import ATTACKS, Evidence
-from fairmean.reproduce.figures import plots, save
-from fairmean.reproduce.paper import METRICS
-from fairmean.reproduce.render import name
 from fairmean.runs.statistics import paired
+from paper.compared import differences
+from paper.evidence import ATTACKS, Evidence
+from paper.figures import plots, save
+from paper.paper import METRICS
+from paper.render import name
 
 _FAR = 20.0
 

@@ -1,1 +1,0 @@
-"""The paper's tables and figures: its own numbers, the calibrated reproduction, and the evidence beyond it."""
