@@ -282,12 +282,12 @@ def _compare(arguments: argparse.Namespace, world: World) -> int:
         if world.size > 1:
             spread(plan(source, overrides, **lists), world, live.study, arguments.together)
         if world.rank:
-            return 0
+            return world.first(0)
         result = compare(source, report=live.study, together=arguments.together, **lists, **overrides)
     print(to_json(result.records) if arguments.json else _compared(result))
     for line in result.failures:
         _fail(line, 1)
-    return 1 if result.failures else 0
+    return world.first(1 if result.failures else 0)
 
 
 def _compared(result: Comparison) -> str:

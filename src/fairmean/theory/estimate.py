@@ -65,9 +65,10 @@ class Estimate:
 def curves(config: Config, federation: Federation, samples: int, w: torch.Tensor | None = None) -> Curves:
     """The clients' losses on at most so many of their samples each, at the start point or at ``w``."""
     device = config.train.device
-    model = models.build(config.model.name, federation.shape, federation.classes, config.seed).to(device)
+    chosen = config.model.name, federation.shape, federation.classes, config.seed, federation.x[:1]
+    model = models.build(*chosen).to(device)
     if w is not None:
-        shape = Net(models.build(config.model.name, federation.shape, federation.classes, config.seed))
+        shape = Net(models.build(*chosen))
         for parameter, view in zip(model.parameters(), shape.views(w), strict=True):
             parameter.data = view.clone()
     clients = []
