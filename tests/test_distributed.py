@@ -32,7 +32,7 @@ from fairmean.errors import Lost, UserError
 from fairmean.runs.config import gather, parse
 from fairmean.runs.identity import resolve
 from fairmean.runs.run import run_config
-from fairmean.terminal.main import _settings, main
+from fairmean.terminal.main import main, settings_of
 from tests.engine.test_paths import METHODS
 
 MODES = {
@@ -167,7 +167,7 @@ def test_the_reference_engine_is_for_one_process():
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 4, 7])
 def test_a_loss_at_any_exchange_keeps_the_round(here, after):
     """The model that is saved belongs to the round that is saved, also when a resumed run loses a rank at once."""
-    config = resolve(parse(gather(None, _settings([*OWN, "train.rounds=9", "method.name=mean"])[1])))
+    config = resolve(parse(gather(None, settings_of([*OWN, "train.rounds=9", "method.name=mean"])[1])))
 
     def stop(progress):
         if progress.round == 4:
@@ -367,7 +367,7 @@ def test_a_run_begun_by_one_process_goes_on_with_two_and_stops_at_a_signal(here)
         if progress.round == 20:
             raise KeyboardInterrupt
 
-    config = resolve(parse(gather(None, _settings(settings)[1])))
+    config = resolve(parse(gather(None, settings_of(settings)[1])))
     with pytest.raises(KeyboardInterrupt):
         run_config(config, stop)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -592,3 +592,37 @@ def test_an_edited_config_is_put_back(own, here):
         with pytest.warns(UserWarning, match="written anew"):
             run(QUICK, data={"name": own})
         assert file.read_text() == text
+
+
+TOKENS = """
+import torch
+from torch import nn
+
+
+class Bag(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.table, self.out = nn.Embedding(10, 4), nn.Linear(4, classes)
+
+    def forward(self, x):
+        return self.out(self.table(x.long()).mean(1))
+
+
+def make(shape, classes): return Bag(classes)
+"""
+
+
+@pytest.mark.usefixtures("forget_modules")
+def test_a_model_is_tried_on_the_data_it_is_for(here):
+    """Token ids in floats: made-up numbers would be no ids."""
+    (here / "tokens.py").write_text(TOKENS)
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 10, size=(60, 5)).astype(np.float32), np.arange(60) % 2
+    np.savez("tokens.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    run(
+        QUICK,
+        data={"name": "tokens.npz"},
+        model={"name": "tokens:make"},
+        partition={"clients": 3, "name": "iid"},
+        attack={"name": "none"},
+    )

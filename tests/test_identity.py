@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import subprocess
 import sys
 import textwrap
@@ -18,6 +20,7 @@ from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.runs import identity
 from fairmean.runs.config import parse
 from fairmean.runs.identity import Sources, resolve
+from fairmean.runs.study import plan
 from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.usefixtures("here", "forget_modules", "registries")
@@ -115,6 +118,104 @@ def test_a_rule_of_a_notebook_has_a_source_too():
     assert all(digests)
 
 
+def test_the_source_of_a_notebook_is_the_same_in_every_process():
+    """Whatever order Python's sets have there; and what a rule refers to counts, in whatever wrapping."""
+    code = """
+import functools, torch
+from dataclasses import dataclass
+from fairmean import LossRule
+from fairmean.importing import definition_digest
+
+class Helper:
+    def __init__(self): self.table = torch.arange(5000.0); self.table[2500] += {extra}
+    def scale(self, x): return x * {factor}
+
+@functools.lru_cache
+def cached(n): return n + {plus}
+
+HELPER, WORDS = Helper(), {{"alpha", "beta", "gamma"}}
+
+@dataclass(frozen=True)
+class Typed(LossRule):
+    def weights(self, round):
+        if "alpha" in {{"alpha", "beta"}} and "gamma" in WORDS:
+            return HELPER.scale(round.losses) * cached(1)
+        return round.losses
+
+print(definition_digest(Typed))
+"""
+    settings = [{}, {}, {"extra": 1}, {"factor": 2}, {"plus": 7}]
+    digests = []
+    for seed, changed in enumerate(settings):
+        text = code.format(**{"extra": 0, "factor": 1, "plus": 0} | changed)
+        run = [sys.executable, "-c", text]
+        done = subprocess.run(
+            run, env=os.environ | {"PYTHONHASHSEED": str(seed)}, capture_output=True, text=True, check=True
+        )
+        digests.append(done.stdout.strip())
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+def test_what_is_compiled_is_what_is_digested_whatever_else_a_loader_reads():
+    """Data read through the loader, a reload by hand, a look at the source: none of them changes the digest wrongly."""
+    Path("with_data").mkdir()
+    Path("with_data/t.txt").write_text("data")
+    source = "import pkgutil\nDATA = pkgutil.get_data(__name__, 't.txt')\nVALUE = {}\n"
+    digests = []
+    for value in (1, 2):
+        Path("with_data/__init__.py").write_text(source.format(value))
+        assert value == fairmean.importing.import_module("with_data").VALUE
+        digests.append(fairmean.importing.module_digest("with_data"))
+    assert digests[0] != digests[1]
+    Path("with_data/__init__.py").write_text(source.format(3))
+    sys.modules["with_data"].__loader__.get_source("with_data")
+    assert fairmean.importing.module_digest("with_data") == digests[1]  # which is still in memory
+    sys.path.insert(0, os.getcwd())
+    try:
+        importlib.invalidate_caches()
+        assert importlib.reload(sys.modules["with_data"]).VALUE == 3
+    finally:
+        sys.path.remove(os.getcwd())
+    assert fairmean.importing.module_digest("with_data") not in digests
+
+
+def test_a_script_knows_the_helpers_of_its_package():
+    Path("app").mkdir()
+    Path("app/__init__.py").write_text("")
+    Path("app/main.py").write_text(
+        "from dataclasses import dataclass\nfrom fairmean import LossRule\n"
+        "from fairmean.importing import definition_digest\nfrom .helper import C\n\n\n"
+        "@dataclass(frozen=True)\nclass R(LossRule):\n    pass\n\n\nprint(definition_digest(R))\n"
+    )
+    digests = set()
+    for value in (1, 2):
+        Path("app/helper.py").write_text(f"C = {value}\n")
+        done = subprocess.run([sys.executable, "-m", "app.main"], capture_output=True, text=True, check=True)
+        digests.add(done.stdout)
+    assert len(digests) == 2
+
+
+def test_files_that_change_while_a_command_runs_are_refused(own):
+    file = Path("mine.npz")
+    file.write_bytes(Path(own).read_bytes())
+    sources = Sources()
+    sources.digest("mine.npz")
+    with np.load(file) as arrays:
+        changed = {name: arrays[name] for name in arrays.files}
+    np.savez(file, **changed | {"y_train": changed["y_train"][::-1]})
+    with pytest.raises(UserError, match="is not what it was when the command began"):
+        sources.dataset("mine.npz")
+
+
+def test_hyper_parameters_keep_all_their_digits():
+    exact = 0.12345678901234
+    (run,) = plan(None, {}, [fairmean.method("fairmean", kappa=exact)], "none")
+    assert run[2].method.hyper["kappa"] == exact
+    own = {"method": {"name": "fairmean", "kappa": exact}}
+    assert [config.method.hyper["kappa"] for _, _, config in plan(own, {}, "fairmean", "none")] == [exact]
+
+
 @pytest.mark.parametrize("name", ["mean", "fairmean", "krum"])
 def test_a_name_that_is_taken_is_refused(name):
     cls = typed_in(1)
@@ -179,17 +280,15 @@ def test_the_same_data_from_another_text_is_the_same_run():
     assert resolve(parse({"data": {"name": "made_data:make"}})).hash() == first.hash()
 
 
-def test_data_is_loaded_and_hashed_once_in_a_comparison(own, monkeypatch):
+def test_data_is_loaded_and_hashed_once_in_a_comparison(own):
     write("counted_data", MADE.replace("def make():", "CALLS = []\n\ndef make():\n    CALLS.append(1)"))
     Path("wrong.txt").write_text("0")
     more = {"methods": ["mean", "fairmean"], "attacks": ["none"], "seeds": [1, 2, 3]}
     fairmean.compare(QUICK, data={"name": "counted_data:make"}, **more)
     assert len(sys.modules["counted_data"].CALLS) == 1
-    reads = []
-    original = own_data._digest_of_files.__wrapped__
-    monkeypatch.setattr(own_data, "_digest_of_files", lambda stamps: reads.append(stamps) or original(stamps))
+    own_data._digest_of_files.cache_clear()
     fairmean.compare(QUICK, data={"name": own}, **more)
-    assert len(reads) == 1
+    assert own_data._digest_of_files.cache_info().misses == 1  # the file was read once
 
 
 def test_a_function_that_returns_other_data_every_time_is_refused():
@@ -198,7 +297,7 @@ def test_a_function_that_returns_other_data_every_time_is_refused():
     sources = Sources()
     sources.digest("fickle:make")
     sources.dataset("fashion-mnist-mini")  # another one takes its place
-    with pytest.raises(UserError, match="returned other data"):
+    with pytest.raises(UserError, match="is not what it was when the command began"):
         sources.dataset("fickle:make")
 
 

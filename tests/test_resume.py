@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -351,3 +352,23 @@ def test_a_temporary_file_of_a_killed_process_is_swept(own):
     mine.mkdir(parents=True)
     (mine / ".checkpoint.pt.0123abcd.tmp").write_bytes(b"half of it")
     assert_same(run(tiny(own, rounds=2)).folder, folder)
+
+
+def test_a_folder_that_was_removed_while_it_was_locked_is_made_anew(here, monkeypatch):
+    """Another process ended with an error and removed it between the opening of the lock and the locking."""
+    folder, original = RunFolder(here / "some"), os.open
+    removed = []
+
+    def open_and_lose(path, *rest, **more):
+        lock = original(path, *rest, **more)
+        if not removed:
+            removed.append(path)
+            shutil.rmtree(here / "some")
+        return lock
+
+    monkeypatch.setattr(os, "open", open_and_lose)
+    with folder:
+        assert removed
+        assert (here / "some" / "lock").exists()
+        with pytest.raises(Busy):
+            RunFolder(here / "some").__enter__()

@@ -427,3 +427,56 @@ def test_a_comparison_goes_on_without_a_rule_that_fails(together, at, capsys, ow
         [word.rstrip("*") if word not in rows[name] else word for word in good[name].split()[1:]]
         for name in ("mean", "fairmean")
     ]
+
+
+@pytest.mark.usefixtures("forget_modules", "registries")
+def test_a_comparison_of_which_every_run_fails(capsys, own, here):
+    """What failed is said, and a folder that was there before is left."""
+    (here / "broken_too.py").write_text(BROKEN)
+    (here / "mine").mkdir()
+    words = [own, "--import", "broken_too", "--attacks", "none", "--methods", "broken:at=0", "run.dir=mine"]
+    assert main(["compare", *QUICK, *words]) == 1
+    out, err = capsys.readouterr()
+    assert "failed" in out
+    assert err.count("\n") == 1
+    assert "out of order" in err
+    assert (here / "mine").is_dir()
+
+
+LATE = """
+from torch import nn
+
+
+class Late(nn.Linear):
+    passes = 0
+
+    def forward(self, x):
+        Late.passes += 1
+        if Late.passes > 8:
+            raise ValueError("tired")
+        return super().forward(x)
+
+
+def make(shape, classes): return Late(shape[0], classes)
+"""
+
+
+@pytest.mark.usefixtures("forget_modules")
+def test_a_model_that_fails_late_beside_others(capsys, own, here):
+    (here / "late_model.py").write_text(LATE)
+    words = [
+        own,
+        "--attacks",
+        "none",
+        "--methods",
+        "mean",
+        "--together",
+        "4",
+        'grid.model.name=["linear","late_model:make"]',
+    ]
+    assert main(["compare", *QUICK[:1], *QUICK[2:], *words]) == 1
+    out, err = capsys.readouterr()
+    rows = [line.split() for line in out.splitlines() if line.startswith("mean ")]
+    assert [row.count("failed") for row in rows] == [0, 3]
+    assert "model 'late_model:make' fail" in err
+    assert "(ValueError: tired, at " in err

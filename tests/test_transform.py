@@ -217,6 +217,17 @@ def _rank(rank, port, kappa, results):
             value.backward()
             dist.all_reduce(x.grad)
             found[name, exact] = (value.item(), (x.grad / 2).tolist())
+    empty = losses[:0] if rank else losses.clone().requires_grad_()
+    empty = empty.requires_grad_()
+    value = fair_objective(empty, groups[: len(empty)], kappa, ranks=True)
+    value.backward()
+    found["empty"] = value.item(), (empty.grad / 2).tolist()
+    bad = losses.clone()
+    bad[3] = -1.0 if rank else 1.0
+    try:
+        fair_objective(bad, groups, kappa, ranks=True)
+    except UserError as error:
+        found["error"] = str(error)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         fair_objective(losses, groups, kappa)
@@ -255,3 +266,9 @@ def test_ranks_together_have_the_direction_of_the_whole():
         far = torch.tensor(found[0][name, False][1], dtype=torch.float64)
         assert (far - x.grad).norm() > 0.01 * x.grad.norm()
     assert "ranks=True" in found[0]["told"][0]
+    for rank in range(2):  # a rank without a sample; and a bad loss of one rank, which is raised on both
+        got, gradient = found[rank]["empty"]
+        assert got == pytest.approx(value.item(), rel=1e-12)
+        assert "sample 3 is -1" in found[rank]["error"]
+        assert "on rank 1" in found[rank]["error"]
+    torch.testing.assert_close(torch.tensor(found[0]["empty"][1], dtype=torch.float64), x.grad, rtol=1e-9, atol=1e-12)

@@ -13,7 +13,7 @@ from fairmean.runs.run import build_simulator
 from fairmean.runs.statistics import paired
 from fairmean.runs.study import plan
 from fairmean.terminal.main import main
-from paper import claims, compared, evidence, evidence_command, page, tuning, words
+from paper import claims, compared, evidence, evidence_command, page, tuning, verb, words
 from paper.claims import Claim, Comparison, judge
 
 ROOT = Path(__file__).parent.parent.parent
@@ -112,7 +112,8 @@ def records(methods, shift):
 
 
 @pytest.fixture
-def stored(here, tmp_path):
+def stored(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(verb, "CHECKOUT", tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
     rows = records(["mean", "fedavg", "fairmean", "qffl", "term-", "fairmean-split"], {"fairmean-split": 3, "qffl": -2})
@@ -297,7 +298,8 @@ def test_a_draw_is_run_again(stored, own, monkeypatch, capsys):
     assert "no such table" in capsys.readouterr().err
 
 
-def test_without_tables(here, capsys):
+def test_without_tables(here, capsys, monkeypatch):
+    monkeypatch.setattr(verb, "CHECKOUT", here)
     assert main(["reproduce", "evidence"]) == 2
     assert "--tables" in capsys.readouterr().err
 

@@ -7,12 +7,12 @@ byte-code cache. So the code that runs is the code that was digested, also when 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
 import os
-import re
 import sys
 import sysconfig
 import time
@@ -23,17 +23,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairmean.errors import Lost, UserCodeError, UserError
 
 _STARTED = time.time()
 _COMPILED: dict[str, str] = {}
 """The digest of the source that a module in memory was compiled from, for modules that were imported here."""
 _INSTALLED = tuple(
-    os.path.realpath(place)
-    for key in ("stdlib", "platstdlib", "purelib", "platlib")
-    if (place := sysconfig.get_paths().get(key))
+    os.path.realpath(place) for key in ("stdlib", "platstdlib") if (place := sysconfig.get_paths().get(key))
 )
 _OURS = os.path.dirname(os.path.realpath(__file__))
+_KNOWN = ("builtins", "fairmean", "torch", "numpy", "abc", "dataclasses", "typing", "functools")
 
 
 # -- importing --------------------------------------------------------------------------------------------------------
@@ -77,10 +78,9 @@ class _FromSource(importlib.machinery.SourceFileLoader):
     def path_stats(self, path: str) -> Any:
         raise OSError("no byte-code cache: it is out of date when a file is edited twice within a second")
 
-    def get_data(self, path: str) -> bytes:
-        content = super().get_data(path)
-        _COMPILED[self.name] = _sha(content)
-        return content
+    def source_to_code(self, data: Any, path: Any, *, _optimization: int = -1) -> types.CodeType:  # type: ignore[override]
+        _COMPILED[self.name] = _sha(data)
+        return super().source_to_code(data, path)
 
 
 class _Finder:
@@ -137,22 +137,38 @@ def definition_digest(thing: Any) -> str | None:
     module = thing.__module__
     if module == "fairmean" or module.startswith("fairmean."):
         return None
-    return module_digest(module) or _sha(_code_of(thing, set()).encode())[:16]
+    return module_digest(module) or _sha(_code_of(thing, {}).encode())[:16]
 
 
 def _digest_of(name: str, file: Path) -> str:
     """Of the text in memory, where it was compiled here; else of the file."""
-    return _COMPILED[name] if name in sys.modules and name in _COMPILED else _sha(file.read_bytes())
+    return _compiled(name) or _sha_of_file(*_stamp(file))
 
 
 def _edited(module: str) -> bool:
     """Whether a file of a module in memory is no longer what was compiled, as far as that can be told."""
     for name, file in _sources(module).items():
         if name in sys.modules:
-            known = _COMPILED.get(name)
-            if (known is None and file.stat().st_mtime > _STARTED) or known not in (None, _sha(file.read_bytes())):
+            known = _compiled(name)
+            if (known is None and file.stat().st_mtime > _STARTED) or known not in (None, _sha_of_file(*_stamp(file))):
                 return True
     return False
+
+
+def _compiled(name: str) -> str | None:
+    """The digest of what a module in memory was compiled from, if it was compiled here, and not reloaded since."""
+    loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
+    return _COMPILED.get(name) if isinstance(loader, _FromSource) else None
+
+
+def _stamp(file: Path) -> tuple[str, int, int]:
+    state = file.stat()
+    return str(file), state.st_mtime_ns, state.st_size
+
+
+@functools.lru_cache(maxsize=4096)
+def _sha_of_file(path: str, changed: int, size: int) -> str:
+    return _sha(Path(path).read_bytes())
 
 
 def _sources(module: str) -> dict[str, Path]:
@@ -168,14 +184,17 @@ def _sources(module: str) -> dict[str, Path]:
             waiting.append(name.rpartition(".")[0])
         if file.suffix == ".py":
             package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-            waiting += _imports(file, package)
+            if name == "__main__":
+                package = getattr(sys.modules[name], "__package__", None) or ""
+            waiting += _imports(*_stamp(file), package)
     return found
 
 
-def _imports(file: Path, package: str) -> list[str]:
+@functools.lru_cache(maxsize=4096)
+def _imports(path: str, changed: int, size: int, package: str) -> list[str]:
     """The names of modules that a file imports, or may import; names that are none are told apart later."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(Path(path).read_bytes())
     except (SyntaxError, ValueError):
         return []
     names: list[str] = []
@@ -206,39 +225,58 @@ def _file(name: str) -> Path | None:
 
 def _is_installed(file: str) -> bool:
     """Whether a file belongs to Python or to a package that was installed, fairmean among them."""
-    return os.path.realpath(file).startswith((*(f"{place}{os.sep}" for place in _INSTALLED), f"{_OURS}{os.sep}"))
+    place = os.path.realpath(file)
+    if not {"site-packages", "dist-packages"}.isdisjoint(place.split(os.sep)):
+        return True
+    return place.startswith((*(f"{folder}{os.sep}" for folder in _INSTALLED), f"{_OURS}{os.sep}"))
 
 
-def _code_of(thing: Any, seen: set[int]) -> str:
-    """The code of a class or function and of what it refers to, as text: for code typed into a notebook."""
+def _code_of(thing: Any, seen: dict[int, Any]) -> str:
+    """The code of a class or function and of what it refers to, as text: for code typed into a notebook.
+
+    ``seen`` holds what was met before, by its id, and keeps it alive, so that no id is used again.
+    """
+    if thing is None or isinstance(thing, bool | int | float | complex | str | bytes):
+        return repr(thing)
     if id(thing) in seen:
         return ""
-    seen.add(id(thing))
-    if isinstance(thing, type):
-        if (thing.__module__ or "").partition(".")[0] in ("builtins", "fairmean", "torch", "abc"):
-            return thing.__qualname__
-        parts = [f"{key}={_code_of(value, seen)}" for key, value in sorted(vars(thing).items()) if key[:2] != "__"]
-        parts += [_code_of(vars(thing)[key], seen) for key in ("__call__", "__post_init__") if key in vars(thing)]
-        return " ".join([thing.__qualname__, *parts, *(_code_of(base, seen) for base in thing.__bases__)])
-    if isinstance(thing, staticmethod | classmethod):
-        return _code_of(thing.__func__, seen)
-    if isinstance(thing, property):
-        return _code_of(thing.fget, seen)
-    if isinstance(thing, types.FunctionType):
-        if (thing.__module__ or "").partition(".")[0] in ("fairmean", "torch", "numpy"):
-            return thing.__qualname__
-        used = [thing.__globals__[name] for name in _names(thing.__code__) if name in thing.__globals__]
-        held = [cell.cell_contents for cell in thing.__closure__ or () if cell.cell_contents is not thing]
-        more = [thing.__defaults__, thing.__kwdefaults__, *used, *held]
-        return " ".join([_bytes_of(thing.__code__), *(_code_of(value, seen) for value in more)])
+    seen[id(thing)] = thing
     if isinstance(thing, types.ModuleType):
-        installed = _is_installed(str(getattr(thing, "__file__", "")))
+        installed = _is_installed(str(getattr(thing, "__file__", None) or _OURS + os.sep))
         return thing.__name__ if installed else str(module_digest(thing.__name__))
+    if (getattr(thing, "__module__", None) or "").partition(".")[0] in _KNOWN and hasattr(thing, "__qualname__"):
+        return str(thing.__qualname__)
+    return " ".join(_code_of(part, seen) for part in _parts(thing))
+
+
+def _parts(thing: Any) -> list[Any]:
+    """What decides how something typed in behaves; its kind comes first."""
+    if isinstance(thing, type):
+        own = [
+            item for item in vars(thing).items() if item[0] not in ("__dict__", "__weakref__", "__module__", "__doc__")
+        ]
+        mine = [part for name, value in sorted(own) if not name.startswith("__dataclass") for part in (name, value)]
+        return [thing.__qualname__, *mine, *thing.__bases__]
+    if isinstance(thing, types.FunctionType):
+        used = [(name, thing.__globals__[name]) for name in sorted(_names(thing.__code__)) if name in thing.__globals__]
+        held = [cell.cell_contents for cell in thing.__closure__ or ()]
+        return [_bytes_of(thing.__code__), thing.__defaults__, thing.__kwdefaults__, *used, *held]
+    if isinstance(thing, staticmethod | classmethod) or hasattr(thing, "__wrapped__"):
+        return [type(thing).__qualname__, getattr(thing, "__wrapped__", None) or thing.__func__]
+    if isinstance(thing, property):
+        return ["property", thing.fget]
+    if isinstance(thing, functools.partial):
+        return ["partial", thing.func, thing.args, thing.keywords]
     if isinstance(thing, dict):
-        return " ".join(f"{key!r}:{_code_of(value, seen)}" for key, value in thing.items())
+        return ["dict", *thing.items()]
     if isinstance(thing, list | tuple):
-        return " ".join(_code_of(value, seen) for value in thing)
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
+        return [type(thing).__name__, *thing]
+    if isinstance(thing, set | frozenset):
+        return ["set", *sorted(map(repr, thing))]
+    if hasattr(thing, "__array__"):  # NumPy's and torch's
+        array = np.asarray(thing.detach().cpu() if hasattr(thing, "detach") else thing)
+        return ["array", str(array.dtype), str(array.shape), _sha(np.ascontiguousarray(array).tobytes())]
+    return [type(thing), *sorted(vars(thing).items())] if hasattr(thing, "__dict__") else [type(thing).__qualname__]
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -246,7 +284,10 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _bytes_of(code: types.CodeType) -> str:
-    inner = [_bytes_of(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    inner = [
+        _bytes_of(c) if isinstance(c, types.CodeType) else sorted(map(repr, c)) if isinstance(c, frozenset) else repr(c)
+        for c in code.co_consts
+    ]
     return f"{code.co_code.hex()} {code.co_names} {inner}"
 
 

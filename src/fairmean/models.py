@@ -64,10 +64,11 @@ def linear(shape: Shape, classes: int) -> nn.Module:
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear}
 
 
-def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
+def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | None = None) -> nn.Module:
     """The model called ``name``, initialised from its own random stream; 'auto' is the paper's choice for the data.
 
-    ``package.module:factory`` is called with (input shape, number of classes), or with nothing if it takes no argument.
+    ``package.module:factory`` is called with (input shape, number of classes), or with nothing if it takes no argument,
+    and what it returns is tried out on ``example``, some inputs.
     """
     if name == "auto":
         name = "cnn" if len(shape) == 3 and shape[0] == 3 else "mlp"
@@ -98,11 +99,11 @@ def build(name: str, shape: Shape, classes: int, seed: int) -> nn.Module:
         if getattr(module, "inplace", False):  # the engine looks at layers' outputs, which must stay as they were
             module.inplace = False  # type: ignore[assignment]
     if name not in MODELS:
-        _try_out(model, name, shape, classes)
+        _try_out(model, name, shape, classes, example)
     return model
 
 
-def _try_out(model: nn.Module, name: str, shape: Shape, classes: int) -> None:
+def _try_out(model: nn.Module, name: str, shape: Shape, classes: int, example: Tensor | None) -> None:
     """Raise unless a user's model turns a batch into one row of logits per sample, by parameters that can be trained.
 
     A model that draws from torch's global generator is refused: its results would not repeat, and would depend on how
@@ -112,11 +113,16 @@ def _try_out(model: nn.Module, name: str, shape: Shape, classes: int) -> None:
         raise UserCodeError(f"model '{name}' has no parameters that can be trained")
     if any(p.is_meta or not p.is_floating_point() for p in model.parameters()):
         raise UserCodeError(f"model '{name}' has parameters that are not real numbers in memory")
+    device, dtype = next((p.device, p.dtype) for p in model.parameters())
     for module in model.modules():
         if isinstance(module, Dropout):
-            module.rows, module.key = torch.arange(2), 0
-    example = next(model.parameters())
-    x = torch.linspace(-1, 1, 2 * prod(shape)).view(2, *shape).to(example.device, example.dtype)
+            module.rows, module.key = torch.arange(2, device=device), 0
+    x = (
+        torch.linspace(-1, 1, 2 * prod(shape)).view(2, *shape)
+        if example is None
+        else example[:1].repeat_interleave(2, 0)
+    )
+    x = x.to(device, dtype)
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
         try:

@@ -168,21 +168,44 @@ def fair_objective(
     ``check=False`` nothing is looked at, as a ``GradScaler`` or a CUDA graph needs it.
     """
     check_kappa_tau(kappa, tau)
+    together = _across_ranks(ranks)
     names, index, counts = _grouped(groups, sample_losses.device)
-    if sample_losses.shape != index.shape or sample_losses.dim() != 1 or len(index) == 0:
-        raise UserError(
-            f"fair_objective: one loss and one group per sample, got shapes {tuple(sample_losses.shape)} and "
+    wrong = _what_is_wrong(sample_losses, index, check, together)
+    if not together:
+        if wrong:
+            raise UserError(wrong)
+        return phi(_sums(sample_losses, index, counts) / counts, kappa, tau).mean().to(_wide(sample_losses.dtype))
+    return _objective_of_all_ranks(sample_losses, names, index, counts, wrong, kappa, tau)
+
+
+def _what_is_wrong(losses: Tensor, index: Tensor, check: bool, may_be_empty: bool) -> str:
+    """Why there is no objective; '' if there is one."""
+    if losses.shape != index.shape or losses.dim() != 1 or (len(index) == 0 and not may_be_empty):
+        return (
+            f"fair_objective: one loss and one group per sample, got shapes {tuple(losses.shape)} and "
             f"{tuple(index.shape)}; use reduction='none' in the loss"
         )
-    if check and not torch.compiler.is_compiling():
-        _check_losses(sample_losses.detach())
-    wide = torch.float32 if sample_losses.device.type == "mps" else torch.float64  # where there is no float64
-    sums = torch.zeros(len(names), dtype=wide, device=index.device).index_add(0, index, sample_losses.to(wide))
-    if _across_ranks(ranks):
-        objective = _objective_of_all_ranks(sums, counts, names.tolist(), kappa, tau)
-    else:
-        objective = phi(sums / counts, kappa, tau).mean()
-    return objective.to(_single(sample_losses.detach()[:0]).dtype)
+    if not check or torch.compiler.is_compiling():
+        return ""
+    bad = ~(losses.detach() >= 0) | losses.detach().isinf()
+    if not bad.any():
+        return ""
+    first = int(bad.nonzero()[0])
+    return (
+        f"fair_objective: the loss of sample {first} is {losses[first].item():g}; losses must be finite and ≥ 0 "
+        "(check=False skips this check)"
+    )
+
+
+def _sums(losses: Tensor, index: Tensor, counts: Tensor) -> Tensor:
+    """The sum of each group's losses, in float64 where the device has it."""
+    wide = torch.float32 if losses.device.type == "mps" else torch.float64
+    return torch.zeros(len(counts), dtype=wide, device=index.device).index_add(0, index, losses.to(wide))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The type of a result: float32 where losses have half precision."""
+    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def _grouped(groups: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
@@ -194,16 +217,6 @@ def _grouped(groups: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
     except (TypeError, ValueError):
         raise UserError("fair_objective: groups must be integers or names, one for each sample") from None
     return names, torch.from_numpy(index.astype(np.int64)).to(device), torch.from_numpy(counts).to(device)
-
-
-def _check_losses(losses: Tensor) -> None:
-    bad = ~(losses >= 0) | losses.isinf()
-    if bad.any():
-        first = int(bad.nonzero()[0])
-        raise UserError(
-            f"fair_objective: the loss of sample {first} is {losses[first].item():g}; losses must be finite and ≥ 0 "
-            "(check=False skips this check)"
-        )
 
 
 def _across_ranks(ranks: bool | None) -> bool:
@@ -221,24 +234,32 @@ def _across_ranks(ranks: bool | None) -> bool:
     return bool(ranks) and several
 
 
-def _objective_of_all_ranks(sums: Tensor, counts: Tensor, names: list[Any], kappa: float, tau: float) -> Tensor:
+def _objective_of_all_ranks(
+    losses: Tensor, names: Any, index: Tensor, counts: Tensor, wrong: str, kappa: float, tau: float
+) -> Tensor:
     """A scalar whose value is Φ over all ranks, and whose gradient, averaged over the W ranks, is ∇Φ.
 
     ∇Φ = (1/n) Σ_g a(f_g) Σ_r ∇(rank r's sum of g)/m_g with f_g and m_g over all ranks, so rank r contributes
-    (W/n) Σ_g a(f_g)/m_g · (its sum of g).
+    (W/n) Σ_g a(f_g)/m_g · (its sum of g). What is wrong on one rank is raised on all, so that none waits for it.
     """
     import torch.distributed as dist
 
     size = dist.get_world_size()
+    sums = losses.double().sum() if wrong else _sums(losses, index, counts)
     every: list[Any] = [None] * size
-    dist.all_gather_object(every, (names, sums.detach().tolist(), counts.tolist()))
+    dist.all_gather_object(every, (wrong, names.tolist(), sums.detach().tolist(), counts.tolist()))
+    for rank, (error, *_) in enumerate(every):
+        if error:
+            raise UserError(f"{error} (on rank {rank})")
     totals: dict[Any, tuple[float, int]] = {}
-    for part in every:
+    for _, *part in every:
         for name, loss, count in zip(*part, strict=True):
             before = totals.get(name, (0.0, 0))
             totals[name] = (before[0] + loss, before[1] + count)
+    if not totals:
+        raise UserError("fair_objective: no rank has a sample")
     means = {name: loss / count for name, (loss, count) in totals.items()}
-    slopes = [marginal_weight(means[name], kappa, tau) / totals[name][1] for name in names]
+    slopes = [marginal_weight(means[name], kappa, tau) / totals[name][1] for name in names.tolist()]
     linear = (sums * sums.new_tensor(slopes)).sum() * size / len(totals)
-    value = sum(phi(mean, kappa, tau) for mean in means.values()) / len(means)
-    return linear - linear.detach() + value
+    value = phi(torch.tensor(list(means.values()), dtype=torch.float64), kappa, tau).mean().to(linear)
+    return (linear - linear.detach() + value).to(_wide(losses.dtype))

@@ -243,7 +243,7 @@ class Method:
                 round.trust = lambda w, step: trust(None if w is None else direction(w), step)
         if not self.aggregator.linear:
             result, state = self.decide(round, state, gradients.shape[1])
-            if looks and self.is_own and not result.isfinite().all() and gradients.isfinite().all():
+            if looks and not _is_ours(self.aggregator) and not result.isfinite().all() and gradients.isfinite().all():
                 raise self._wrong("rule", self.aggregator, "a direction that is not finite, from messages that are")
             return Outcome(result, None, state)
         result, state = self.decide(round, state)

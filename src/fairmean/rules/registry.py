@@ -20,6 +20,7 @@ class Registry(dict[str, T]):
         super().__init__()
         self.kind = kind
         self.reserved: frozenset[str] = frozenset()
+        self._classes: dict[str, type[Any]] = {}
 
     def add(self, name: str, cls: type[Any], entry: T, replace: bool = False) -> None:
         """Let ``name`` mean ``entry``, whose class is ``cls``.
@@ -27,8 +28,7 @@ class Registry(dict[str, T]):
         A name that means something else already is refused, unless ``replace`` asks for it. The same class defined once
         more (a notebook's cell run again, a module reloaded) takes the place of its earlier self.
         """
-        before = self.get(name)
-        where = None if before is None else _place(getattr(before, "rule", before))
+        where = _place(self._classes[name]) if name in self and name in self._classes else None
         if not replace and (name in self.reserved or where not in (None, _place(cls))):
             who = f" ({'.'.join(where)})" if where else ""
             raise UserError(
@@ -36,6 +36,7 @@ class Registry(dict[str, T]):
             )
         _SOURCES[cls] = definition_digest(cls)
         self[name] = entry
+        self._classes[name] = cls
 
 
 def _place(cls: Any) -> tuple[str, str]:

@@ -71,27 +71,43 @@ class RunFolder:
         self.path = path
         self._lock: int | None = None
         self._new = self._came_through = False
+        self._made: list[Path] = []
 
     def __enter__(self) -> RunFolder:
-        try:
-            self._new = not self.path.exists()
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise UserError(
-                f"results folder '{self.path}': cannot be written ({error.strerror}); choose another with run.dir=…"
-            ) from None
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = os.pread(self._lock, 32, 0).decode() or "unknown"
-                os.close(self._lock)
-                raise Busy(f"another process (pid {holder}) is working on this run: {self.path}") from None
+        self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        while not self._locked():
+            pass
+        self._new = not any((self.path / name).exists() for name in ("checkpoint.pt", "summary.json", "config.toml"))
+        assert self._lock is not None
         with suppress(OSError):  # a full disk: who holds the lock is only for messages
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, str(os.getpid()).encode(), 0)
         return self
+
+    def _locked(self) -> bool:
+        """Make the folder and lock it; False where another process removed it in between."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise UserError(
+                f"results folder '{self.path}': cannot be written ({error.strerror}); choose another with run.dir=…"
+            ) from None
+        if fcntl is None:  # pragma: no cover
+            return True
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(self._lock, 32, 0).decode() or "unknown"
+            os.close(self._lock)
+            raise Busy(f"another process (pid {holder}) is working on this run: {self.path}") from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._lock), os.stat(self.path / "lock")):
+                return True
+        os.close(self._lock)
+        return False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -101,8 +117,8 @@ class RunFolder:
             not (self.path / "checkpoint.pt").exists() or (kind is UserCodeError and not self._came_through)
         ):
             shutil.rmtree(self.path, ignore_errors=True)
-            with suppress(OSError):  # folders above that are empty now, and this run made
-                for above in list(self.path.parents)[:2]:
+            with suppress(OSError):  # folders above that were made for it, and are empty
+                for above in self._made[1:]:
                     above.rmdir()
         if self._lock is not None:
             os.close(self._lock)

@@ -39,34 +39,49 @@ def run_hash(settings: Mapping[str, Any]) -> str:
 
 
 class Sources:
-    """The data sets that the runs of one command use: each is loaded once, and hashed once.
+    """The data sets and models that the runs of one command use, each looked at once.
 
-    What a user's function returns is asked for once per command, so data that has changed since is seen, and every run
-    of the command has the very data whose digest is in its config.
+    What a user's function returns is asked for when the command begins, so data that has changed since the last one is
+    seen, and every run of the command has the very data whose digest is in its config. (Files that the user's code
+    reads by itself, such as stored weights, are not known here.)
     """
 
     def __init__(self) -> None:
         self._loaded: tuple[Any, Dataset] | None = None
         self._digests: dict[str, str | None] = {}
+        self._models: dict[str, str | None] = {}
 
     def dataset(self, name: str, path: str | None = None) -> Dataset:
         """The data set; the last one is kept."""
         if self._loaded is None or self._loaded[0] != (name, path):
-            if own.is_function(name):
-                import_module(name.partition(":")[0], f"data '{name}'")
             self._loaded = (name, path), data.load(name, path)
-            if name in self._digests and own.is_function(name) and own.content(self._loaded[1]) != self._digests[name]:
-                raise UserError(f"{name}() returned other data when it was called again; make it return the same")
+            if self._digests.get(name) is not None and self._content(name) != self._digests[name]:
+                raise UserError(f"data '{name}' is not what it was when the command began; let it stay the same")
         return self._loaded[1]
 
     def digest(self, name: str, path: str | None = None) -> str | None:
         """The content of the user's own data; None for a data set known by name, whose content is published."""
         if name not in self._digests:
             if own.is_function(name):
-                self._digests[name] = own.content(self.dataset(name, path))
-            else:
-                self._digests[name] = own.digest(name)
+                import_module(name.partition(":")[0], f"data '{name}'")
+                self.dataset(name, path)
+            self._digests[name] = self._content(name)
         return self._digests[name]
+
+    def _content(self, name: str) -> str | None:
+        if not own.is_function(name):
+            return own.digest(name)
+        assert self._loaded is not None
+        return own.content(self._loaded[1])
+
+    def model(self, name: str) -> str | None:
+        """The source of a user's model, imported as it is now; None for a model of fairmean's."""
+        module, colon, _ = name.partition(":")
+        if colon and name not in self._models:
+            import_module(module, f"model '{name}'")
+            import_name(name, f"model '{name}'")
+            self._models[name] = module_digest(module)
+        return self._models.get(name)
 
 
 def resolve(config: Config, sources: Sources | None = None) -> Config:
@@ -78,7 +93,7 @@ def resolve(config: Config, sources: Sources | None = None) -> Config:
         train=replace(config.train, device=_device(config.train.device)),
         partition=replace(config.partition, seed=seed),
         data=replace(config.data, sha256=sources.digest(config.data.name, config.data.path)),
-        model=replace(config.model, sha256=_model(config.model.name)),
+        model=replace(config.model, sha256=sources.model(config.model.name)),
         method=replace(config.method, sha256=of_method(config.method.build())),
     )
     for section, what in (("data", "content"), ("model", "source"), ("method", "source")):
@@ -102,16 +117,6 @@ def of_method(method: Method) -> str | None:
     if not any(parts):
         return None
     return hashlib.sha256(" ".join(str(part) for part in parts).encode()).hexdigest()[:16]
-
-
-def _model(name: str) -> str | None:
-    """The source of a user's model, imported as it is now; None for a model of fairmean's."""
-    module, colon, _ = name.partition(":")
-    if not colon:
-        return None
-    import_module(module, f"model '{name}'")
-    import_name(name, f"model '{name}'")
-    return module_digest(module)
 
 
 def _device(device: str) -> str:

@@ -58,14 +58,15 @@ class Recorder:
         self.regular = simulator.federation.regular
         self.all_rounds = self.rounds * len(self.regular) <= _TABLE_ROWS
         self.pending: list[tuple[int, Step, tuple[Any, Any] | None]] = []
-        self.unwritten: list[tuple[int, Step]] = []  # rounds without rows, looked at for losses that are not finite
+        self.unwritten: list[tuple[int, Any, Any]] = []  # rounds without rows: whether losses and weights were finite
         self.measured: list[tuple[int, Tensor]] = []
         self.metrics: dict[str, float] = {}
         self.ended: dict[str, Any] = {}
         self.lengths = {CLIENTS: 0, **({THEORY: 0} if config.theory else {})}
         self.t = 0
         fed = simulator.federation
-        self.swing = Swing(simulator, partial(models.build, config.model.name, fed.shape, fed.classes, config.seed))
+        chosen = config.model.name, fed.shape, fed.classes, config.seed, fed.x[:1]
+        self.swing = Swing(simulator, partial(models.build, *chosen))
         if config.theory:
             simulator.watch(Monitor, self.every)
 
@@ -119,7 +120,7 @@ class Recorder:
         if accuracy is not None or self.all_rounds:
             self.pending.append((t, step, accuracy))
         else:
-            self.unwritten.append((t, step))
+            self.unwritten.append((t, _all_finite(step.losses), _all_finite(step.weights)))
         if step.measured is not None:
             self.measured.append((t, step.measured))
 
@@ -186,13 +187,11 @@ class Recorder:
         """Write pending rows; the first round whose numbers are not finite, if there is one, and what is to blame."""
         lines = []
         bad: tuple[int, str] | None = None
-        for t, step in self.unwritten:
-            bad = bad or self._not_finite(
-                t, step.losses.tolist(), [] if step.weights is None else step.weights.tolist()
-            )
+        for t, losses_finite, weights_finite in self.unwritten:
+            bad = bad or self._not_finite(t, bool(losses_finite), bool(weights_finite))
         for t, step, accuracy in self.pending:
             losses, given = step.losses.tolist(), [] if step.weights is None else step.weights.tolist()
-            found = self._not_finite(t, losses, given)
+            found = self._not_finite(t, all(map(math.isfinite, losses)), all(map(math.isfinite, given)))
             bad = found if found and (bad is None or found[0] < bad[0]) else bad
             weights = [""] * len(losses) if step.weights is None else map(repr, given)
             row = {
@@ -211,13 +210,11 @@ class Recorder:
             self.lengths[THEORY] = self.folder.append("".join(rows), THEORY)
         return bad
 
-    def _not_finite(self, t: int, losses: list[float], weights: list[float]) -> tuple[int, str] | None:
+    def _not_finite(self, t: int, losses_finite: bool, weights_finite: bool) -> tuple[int, str] | None:
         """(round, cause) where a loss is not finite; or where a rule of the user's made weights of finite losses so."""
-        if not all(map(math.isfinite, losses)):
+        if not losses_finite:
             return t, "step"
-        if self.simulator.method.is_own and not all(map(math.isfinite, weights)):
-            return t, "rule"
-        return None
+        return (t, "rule") if self.simulator.method.is_own and not weights_finite else None
 
     def _diverged(self, t: int, cause: str) -> dict[str, Any]:
         self.folder.close_tables()
@@ -299,6 +296,13 @@ class Follower(Recorder):
         self.simulator.evaluate()
         self.simulator.training_losses(self.simulator.losses(self.rounds))
         return {}
+
+
+def _all_finite(values: Any) -> Any:
+    """Whether all are, as a value that a GPU need not have computed yet."""
+    if values is None:
+        return True
+    return values.isfinite().all() if isinstance(values, Tensor) else np.isfinite(values).all()
 
 
 def _figure(value: float) -> str:

@@ -124,7 +124,7 @@ def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
     train = config.train
     return Simulator(
         clients,
-        models.build(config.model.name, clients.shape, clients.classes, config.seed),
+        models.build(config.model.name, clients.shape, clients.classes, config.seed, clients.x[:1]),
         config.method.build(),
         Training(
             lr=train.lr,

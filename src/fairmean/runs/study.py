@@ -191,7 +191,13 @@ def _hyper(own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _written(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+    """A value as a text that means exactly it; numbers in their shortest form."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value)
 
 
 def _texts(name: str, given: Any, default: Any) -> list[str]:
@@ -359,6 +365,7 @@ def _collect(runs: list[Planned], records: list[dict[str, Any]]) -> Comparison:
     writer = csv.DictWriter(text, records[0].keys(), lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
+    folder.mkdir(parents=True, exist_ok=True)  # not there if no run came through
     study = hashlib.sha256("\n".join(r["folder"] for r in records).encode()).hexdigest()[:8]
     for name in (f"table-{study}.csv", "table.csv"):  # its own, which other studies of this name leave alone
         RunFolder(folder).write(name, text.getvalue())

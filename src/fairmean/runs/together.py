@@ -53,11 +53,16 @@ def run_together(
         for wave in _waves([(i, configs[i]) for i in order], most, sources, failed):
             before = len(ended)
             report = (lambda progress, before=before: tell(before, progress)) if tell else None
+            alone: list[tuple[int, Config]] = []
             try:
-                with blaming_the_model(wave[0][1].model.name):
+                with ExitStack() as models:
+                    for name in {config.model.name for _, config, _ in wave}:
+                        models.enter_context(blaming_the_model(name))
                     ended |= _run_wave(wave, report)
             except UserCodeError:
-                ended |= {i: run_to_an_end(config, report, sources) for i, config, _ in wave}
+                alone = [(i, config) for i, config, _ in wave]
+            wave.clear()  # of the simulators, whose memory the next ones need
+            ended |= {i: run_to_an_end(config, report, sources) for i, config in alone}
     for i, summary in ended.items():  # a rule may have been found at fault
         ended[i] = (
             summary if summary["status"] == "failed" else summary_of(configs[i], partial(result, configs[i], summary))

@@ -74,7 +74,7 @@ def _in_one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning of ours without the place in the code that gave it; others as usual."""
-    ours = Path(filename).is_relative_to(Path(__file__).parent)
+    ours = Path(filename).is_relative_to(Path(__file__).parents[1])
     return f"fairmean: {message}\n" if ours else _usual(message, category, filename, lineno, line)
 
 
@@ -199,9 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     if paper is not None:
         paper.add_to(verbs)
     else:
-        absent = verbs.add_parser(
-            "reproduce", help="the paper's tables and figures (from a checkout of the repository)"
-        )
+        absent = verbs.add_parser("reproduce", help="the paper's tables and figures (in a checkout of the repository)")
         absent.add_argument("settings", nargs="*")
         absent.set_defaults(call=_no_paper)
 
@@ -278,12 +276,12 @@ def _compare(arguments: argparse.Namespace, world: World) -> int:
         if world.size > 1:
             spread(plan(source, overrides, **lists), world, live.study, arguments.together)
         if world.rank:
-            return 0
+            return world.first(0)
         result = compare(source, report=live.study, together=arguments.together, **lists, **overrides)
     print(to_json(result.records) if arguments.json else _compared(result))
     for line in result.failures:
         _fail(line, 1)
-    return 1 if result.failures else 0
+    return world.first(1 if result.failures else 0)
 
 
 def _compared(result: Comparison) -> str:

@@ -45,7 +45,8 @@ def vectorises(method: Method, n: int, d: int, access: Access) -> bool:
         d = 1
     elif not method.aggregator.requires:  # a few coordinates will do, and so will the fewest clients that a rule takes
         d = min(d, 1024)
-        n = min(n, max(_FEW, 4 * int(method.hyper.get("f", 0)) + 4))
+        f = method.hyper.get("f", 0)
+        n = min(n, max(_FEW, 4 * f + 4 if isinstance(f, int) else 0))
     key = (method, n, d)
     if key not in _KNOWN:
         _KNOWN[key] = _tried(method, n, d, access)
@@ -57,8 +58,8 @@ def _tried(method: Method, n: int, d: int, access: Access) -> bool:
     g = torch.randn(2, n, d, generator=random, dtype=torch.float64)
     f = torch.rand(2, n, generator=random, dtype=torch.float64)
     rows = _Clients(torch.ones(n, dtype=torch.float64), torch.arange(n))
-    state = {key: torch.stack([value, value]) for key, value in method.aggregator.init(n).items()}
     try:
+        state = {key: torch.stack([value, value]) for key, value in method.aggregator.init(n).items()}
         vectorised(method, rows, access)(g, f, f, torch.tensor([0.1, 0.2], dtype=torch.float64), state)
     except Exception:  # whatever a user's rule may say to tensors without values
         return False
