@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import importlib
 import itertools
 import json
 import math
@@ -42,17 +43,24 @@ SHORTEST, ALLOWED = 0.04, 1.02  # seconds of a measurement; the ratio that is as
 def tools(tree: str) -> Callable[[str, str], tuple[Callable[[], object], int]]:
     """What builds a cell: (one round of it, its rung). Every import of fairmean is here.
 
-    It runs with both trees: where one has a name in another place, catch ImportError and take it from there.
+    It runs with both trees: where one has a name in another place, ``first`` takes it from there.
     """
     import numpy as np
     import torch
 
     import fairmean
     from fairmean import method
-    from fairmean.data.federation import Federation
     from fairmean.engine import Simulator, Training
     from fairmean.models import build
-    from fairmean.runs.study import spec
+
+    def first(name: str, *modules: str) -> Any:
+        for module in modules:
+            with contextlib.suppress(ImportError):
+                return getattr(importlib.import_module(module), name)
+        raise ImportError(name)
+
+    Federation = first("Federation", "fairmean.data.federation", "fairmean.federation")  # where 0.2 has it, and 0.1
+    spec = first("spec", "fairmean.runs.study", "fairmean.study")
 
     if not Path(fairmean.__file__).resolve().is_relative_to(tree):
         raise SystemExit(f"fairmean was imported from {fairmean.__file__}, not from {tree}")

@@ -112,7 +112,7 @@ def main() -> int:
         known = json.loads(FILE.read_text())
         changed = [name for name in differing(known["results"], found) if name in known["results"] and name in found]
         if changed and known["numerics"] == NUMERICS:
-            print(f"results changed ({', '.join(sorted(changed))}): raise NUMERICS in fairmean/identity.py first")
+            print(f"results changed ({', '.join(sorted(changed))}): raise NUMERICS in fairmean/runs/identity.py first")
             return 1
     FILE.write_text(json.dumps({"numerics": NUMERICS, "results": found}, indent=1) + "\n")
     print(f"{len(found)} results of numerics version {NUMERICS} are in {FILE.name}")
