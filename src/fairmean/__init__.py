@@ -1,6 +1,7 @@
 """Federated learning that is fair to the clients a model serves worst, and holds up when labels are poisoned."""
 
 from fairmean._version import __version__
+from fairmean.engine.layers.registry import register_layer
 from fairmean.errors import Diverged, UserError
 from fairmean.rules.aggregator import CoordinateRule, GramRule, LossRule, SumRule, register
 from fairmean.rules.method import Method
@@ -41,6 +42,7 @@ __all__ = [
     "phi",
     "psi",
     "register",
+    "register_layer",
     "register_scale",
     "run",
 ]

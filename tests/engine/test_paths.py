@@ -12,7 +12,7 @@ from fairmean import LossRule, Method, Scale, compose, fair_objective, method
 from fairmean.data import Dataset, load
 from fairmean.data.federation import Federation, build
 from fairmean.engine import Simulator, Training
-from fairmean.engine.layers.hooks import _linears
+from fairmean.engine.layers.linear import at_once
 from fairmean.engine.net import Net
 from fairmean.models import build as build_model
 from fairmean.rules.named import named_methods
@@ -136,7 +136,7 @@ def test_convolutions_and_dropout(federation, name, mode, monkeypatch):
 def test_linear_layers_of_all_clients_at_once():
     """What a GPU does for clients with equally many rows."""
     x, delta = torch.randn(12, 5, dtype=torch.float64), torch.randn(12, 4, dtype=torch.float64)
-    weight, bias = _linears(x, delta, 3, torch.float64)
+    weight, bias = at_once(x, delta, 3, torch.float64)
     for k in range(3):
         rows = slice(4 * k, 4 * k + 4)
         torch.testing.assert_close(weight[k], delta[rows].T @ x[rows])

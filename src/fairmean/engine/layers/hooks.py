@@ -2,22 +2,32 @@
 
 For y = W x + b, the gradient of Σ_s c_s ℓ_s with respect to W is Σ_s δ_s x_sᵀ with δ_s = c_s ∂ℓ_s/∂y_s. So one forward
 and one backward to the layers' outputs give every client's gradient as a product of its own rows, at the cost of plain
-training. For models of Linear and Conv2d layers, each used once; whether that fits is tried on the model itself.
+training. Each layer has its rule (``registry``), or is differentiated by autograd; whether the model's gradients can be
+had so is tried on the model itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
-from fairmean.engine.kernels.conv_pool import PooledConv
-from fairmean.engine.kernels.segment_sums import alike
+from fairmean.engine.layers import conv, embedding, linear, norm  # noqa: F401 - their rules are registered
+from fairmean.engine.layers.by_autograd import by_autograd, tensors_of
+from fairmean.engine.layers.registry import rule_of, units
 from fairmean.engine.net import Net
-from fairmean.engine.precision import product
+
+
+class Seen(NamedTuple):
+    """A layer's forward pass: its inputs (args, kwargs), its outputs, and how often these had been written to."""
+
+    inputs: tuple[Any, Any]
+    outputs: list[Tensor]
+    versions: list[int]
 
 
 class Capture:
@@ -25,36 +35,31 @@ class Capture:
 
     def __init__(self, net: Net) -> None:
         self._net = net
-        self._layers = [m for m in net.model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-        self._seen: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+        self._layers = units(net.model)
         place = {id(p): i for i, p in enumerate(net.model.parameters())}
-        self._places: dict[nn.Module, tuple[int, int | None]] = {
-            layer: (place[id(layer.weight)], None if layer.bias is None else place[id(layer.bias)])
-            for layer in self._layers
-        }
-        self._versions: dict[nn.Module, int] = {}
+        self._places = {layer: [place[id(p)] for p in layer.parameters()] for layer in self._layers}
+        self._seen: dict[nn.Module, Seen] = {}
+        self._plain: set[nn.Module] = set()
         self._twice = False
         self._slack = 3e-2 if net.precision.mixed else 1e-5
 
     def fits(self, x: Tensor) -> bool:
         """Whether this model's gradients can be had so: compared with autograd on two samples."""
-        owned = {id(p) for layer in self._layers for p in layer.parameters()}
-        if {id(p) for p in self._net.model.parameters()} != owned:
-            return False
-        sample = self._net.layout(
-            x[:1].expand(2, *x.shape[1:]) + torch.tensor([0.0, 1.0]).view(-1, *[1] * (x.dim() - 1)).to(x)
-        )
+        places = [place for layer in self._layers for place in self._places[layer]]
+        if sorted(places) != list(range(len(list(self._net.model.parameters())))):
+            return False  # a parameter that two layers share
+        sample = self._net.layout(_two(x))
         rows = torch.arange(2, device=x.device)
-        with self.recording():
-            value = self._net.logits(sample, rows, 0).square().sum(1)
-            changed = any(self._seen[layer][1]._version != version for layer, version in self._versions.items())
-            if self._twice or changed or len(self._seen) != len(self._layers):
-                return False
-            got = torch.zeros(2, len(self._net.flat), device=x.device, dtype=self._net.flat.dtype)
-            try:
+        got = torch.zeros(2, len(self._net.flat), device=x.device, dtype=self._net.flat.dtype)
+        try:
+            with self.recording():
+                value = self._net.logits(sample, rows, 0).square().sum(1)
+                written = any(seen.versions != [o._version for o in seen.outputs] for seen in self._seen.values())
+                if self._twice or written or len(self._seen) != len(self._layers):
+                    return False
                 self.gradients(value, torch.ones_like(value), [0, 1, 2], got)
-            except (RuntimeError, ValueError):
-                return False
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
         for k in range(2):
             expected = torch.zeros_like(got[k])
             self._net.aim(expected)
@@ -68,19 +73,20 @@ class Capture:
     def recording(self) -> Iterator[None]:
         """Forward passes inside are recorded; the last one counts."""
 
-        def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        def hook(layer: nn.Module, arguments: Any, named: Any, output: Any) -> None:
             self._twice |= layer in self._seen
-            self._seen[layer] = (inputs[0].detach(), output)
-            self._versions[layer] = output._version
+            outputs = tensors_of(output)
+            inputs = tree_map_only(Tensor, Tensor.detach, (arguments, named))
+            self._seen[layer] = Seen(inputs, outputs, [tensor._version for tensor in outputs])
 
-        handles = [layer.register_forward_hook(hook) for layer in self._layers]
-        pooled = [layer for layer in self._layers if isinstance(layer, PooledConv)]
-        for layer in pooled:
+        handles = [layer.register_forward_hook(hook, with_kwargs=True) for layer in self._layers]
+        keeping: list[Any] = [layer for layer in self._layers if hasattr(layer, "capturing")]
+        for layer in keeping:
             layer.capturing = True
         try:
             yield
         finally:
-            for layer in pooled:
+            for layer in keeping:
                 layer.capturing, layer.kept = False, None
             for handle in handles:
                 handle.remove()
@@ -88,60 +94,39 @@ class Capture:
 
     def gradients(self, losses: Tensor, per_row: Tensor, bounds: list[int], out: Tensor) -> None:
         """``out[k]`` = the gradient of Σ per_row·losses over rows ``bounds[k]:bounds[k+1]`` of the last pass."""
-        layers = list(self._seen)
-        outputs = [self._seen[layer][1] for layer in layers]
-        deltas = torch.autograd.grad(losses, outputs, per_row)
-        for layer, delta in zip(layers, deltas, strict=True):
-            x = self._seen[layer][0]
-            weight, bias = self._places[layer]
-            if isinstance(layer, PooledConv) and layer.kept is not None:
-                self._write(out, (weight, bias), layer.client_gradients(delta, bounds))
-                continue
-            if delta.is_cuda and isinstance(layer, nn.Linear) and alike(bounds):
-                self._write(out, (weight, bias), _linears(x, delta, len(out), out.dtype))
-                continue
-            write = _linear if isinstance(layer, nn.Linear) else _convolution
-            for k, row in enumerate(out):
-                rows = slice(bounds[k], bounds[k + 1])
-                of_bias = None if bias is None else self._net.view(row, bias)
-                write(layer, x[rows], delta[rows], self._net.view(row, weight), of_bias)
+        every = [output for seen in self._seen.values() for output in seen.outputs]
+        deltas = iter(torch.autograd.grad(losses, every, per_row, allow_unused=True))
+        for layer, seen in self._seen.items():
+            own: list[Tensor | None] = [next(deltas) for _ in seen.outputs]  # None for an output that nobody uses
+            views = [self._net.rows(out, place) for place in self._places[layer]]
+            if not self._by_rule(layer, seen, own, bounds, views):
+                with self._as_in_the_pass():
+                    by_autograd(layer, seen.inputs, own, bounds, views)
 
-    def _write(self, out: Tensor, places: tuple[int, int | None], values: tuple[Tensor, Tensor]) -> None:
-        """Weights and biases of every client at once."""
-        for place, value in zip(places, values, strict=True):
-            if place is not None:
-                self._net.rows(out, place).copy_(value)
+    def _by_rule(
+        self, layer: nn.Module, seen: Seen, deltas: list[Tensor | None], bounds: list[int], out: list[Tensor]
+    ) -> bool:
+        """Whether the layer has a rule that served."""
+        rule, (arguments, named) = rule_of(layer), seen.inputs
+        delta = deltas[0] if len(deltas) == 1 else None
+        if rule is None or layer in self._plain or named or len(arguments) != 1 or delta is None:
+            return False
+        try:
+            rule(layer, arguments[0], delta, bounds, out)
+        except ValueError:
+            self._plain.add(layer)  # it is not asked again
+            return False
+        return True
 
-
-def _linears(x: Tensor, delta: Tensor, clients: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Of weight and bias (clients × …), for clients with equally many rows."""
-    if x.dim() != 2:
-        raise ValueError("a Linear layer on more than rows of features")
-    each = delta.reshape(clients, -1, delta.shape[1])
-    inputs = x.to(delta.dtype).reshape(clients, -1, x.shape[1])
-    return product(each.transpose(1, 2), inputs, dtype), each.sum(1, dtype=dtype)
+    def _as_in_the_pass(self) -> Any:
+        """At reduced precision, layers that run again run as they did."""
+        if not self._net.precision.mixed:
+            return nullcontext()
+        return torch.autocast(self._net.flat.device.type, dtype=self._net.precision.storage, cache_enabled=False)
 
 
-def _linear(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    if x.dim() != 2:
-        raise ValueError("a Linear layer on more than rows of features")
-    if delta.dtype == weight.dtype:
-        torch.mm(delta.T, x, out=weight)
-    else:
-        weight.copy_(product(delta.T, x.to(delta.dtype), weight.dtype))
-    if bias is not None:
-        torch.sum(delta, 0, dtype=bias.dtype, out=bias)
-
-
-def _convolution(layer: Any, x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        raise ValueError("a convolution with another padding")
-    sizes = [len(layer.bias)] if layer.bias is not None else [0]
-    weights = layer.weight.detach().to(delta.dtype)
-    _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-        delta, x.to(delta.dtype), weights, sizes, layer.stride, layer.padding, layer.dilation, False, [0, 0],
-        layer.groups, [False, True, layer.bias is not None],
-    )  # fmt: skip
-    weight.copy_(of_weight)
-    if bias is not None:
-        bias.copy_(of_bias)
+def _two(x: Tensor) -> Tensor:
+    """Two samples that differ; whole numbers, which may be names of things, stay among those that occur."""
+    if len(x) > 1 and not torch.equal(x[0], x[1]):
+        return x[:2]
+    return x[:1].expand(2, *x.shape[1:]) + torch.tensor([0.0, 1.0]).view(-1, *[1] * (x.dim() - 1)).to(x)
