@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.engine.precision import PRECISIONS
 from fairmean.errors import UserError, nearest, unknown
+from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.rules.hyper import as_float, at_least, within
-from fairmean.runs.identity import run_hash
-from fairmean.rules.named import compose, decompose, named_methods
 from fairmean.rules.method import Method
+from fairmean.rules.named import compose, decompose, named_methods
 from fairmean.rules.scales import SCALES
+from fairmean.runs.identity import run_hash
 
 
 @dataclass(frozen=True)

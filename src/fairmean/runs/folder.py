@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairmean.runs.config import Config, parse, to_toml
-from fairmean.theory.measure.monitor import MEASURED, THEORY
 from fairmean.errors import Busy, UserCodeError, UserError
+from fairmean.runs.config import Config, parse, to_toml
 from fairmean.runs.metrics import METRICS, summarise
+from fairmean.theory.measure.monitor import MEASURED, THEORY
 
 try:
     import fcntl

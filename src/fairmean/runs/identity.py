@@ -24,8 +24,8 @@ from fairmean.importing import import_module, import_name, module_digest
 from fairmean.rules.registry import source_of
 
 if TYPE_CHECKING:
-    from fairmean.runs.config import Config
     from fairmean.rules.method import Method
+    from fairmean.runs.config import Config
 
 NUMERICS = 1
 """Raise this when fairmean gives other results for the same config: results stored before are then not taken for

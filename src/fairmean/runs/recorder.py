@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairmean.runs.config import Config, to_toml
 from fairmean import models
 from fairmean.engine import Simulator, Step
-from fairmean.runs.environment import environment
 from fairmean.errors import Lost
-from fairmean.runs.metrics import average, summarise
+from fairmean.runs.config import Config, to_toml
+from fairmean.runs.environment import environment
 from fairmean.runs.folder import CLIENTS, RunFolder
+from fairmean.runs.metrics import average, summarise
 from fairmean.theory.measure.monitor import THEORY, Monitor
 from fairmean.theory.oscillation import Swing
 from fairmean.theory.premises import premises

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from fairmean import data, models
 from fairmean.data import federation
-from fairmean.runs.config import Config, gather, parse
-from fairmean.engine.ranks import ALONE, World, check_device
+from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Training
 from fairmean.engine.precision import PRECISIONS
+from fairmean.engine.ranks import ALONE, World, check_device
 from fairmean.engine.simulator import memory
 from fairmean.errors import Diverged, Lost, UserCodeError, UserError
-from fairmean.data.federation import Federation
-from fairmean.runs.identity import Sources, folder_of, resolve
 from fairmean.importing import failure, frame_in
-from fairmean.runs.recorder import Follower, Recorder, Report
+from fairmean.runs.config import Config, gather, parse
 from fairmean.runs.folder import CLIENTS, RunFolder
+from fairmean.runs.identity import Sources, folder_of, resolve
+from fairmean.runs.recorder import Follower, Recorder, Report
 
 TRUST = 500  # clean test samples given to a server that must own some, at most a tenth of them
 

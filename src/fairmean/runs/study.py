@@ -16,16 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairmean.runs.comparison_table import comparison
-from fairmean.runs.config import Config, MethodConfig, assign, gather, literal, parse, unknown_key
 from fairmean.engine.ranks import World
 from fairmean.errors import UserError
-from fairmean.runs.run import TRUST, run_to_an_end
+from fairmean.rules.method import Method
+from fairmean.runs.comparison_table import comparison
+from fairmean.runs.config import Config, MethodConfig, assign, gather, literal, parse, unknown_key
+from fairmean.runs.folder import RunFolder
 from fairmean.runs.identity import Sources, folder_of, resolve
 from fairmean.runs.metrics import METRICS
 from fairmean.runs.recorder import Progress
-from fairmean.rules.method import Method
-from fairmean.runs.folder import RunFolder
+from fairmean.runs.run import TRUST, run_to_an_end
 from fairmean.runs.statistics import interval
 from fairmean.runs.together import run_together
 

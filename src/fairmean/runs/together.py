@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 
-from fairmean.runs.config import Config
 from fairmean.engine import Simulator
 from fairmean.engine.fleet.fleet import Fleet, bytes_needed
 from fairmean.errors import UserCodeError
+from fairmean.runs.config import Config
+from fairmean.runs.folder import RunFolder
+from fairmean.runs.identity import Sources, folder_of
+from fairmean.runs.recorder import CHECKPOINT_SECONDS, FLUSH_ROUNDS, Progress, Recorder
 from fairmean.runs.run import (
     blaming_the_model,
     build_federation,
@@ -24,9 +27,6 @@ from fairmean.runs.run import (
     run_to_an_end,
     summary_of,
 )
-from fairmean.runs.identity import Sources, folder_of
-from fairmean.runs.recorder import CHECKPOINT_SECONDS, FLUSH_ROUNDS, Progress, Recorder
-from fairmean.runs.folder import RunFolder
 
 _CHECKPOINT_SHARE = 0.01  # of the time, at most, goes into checkpoints
 _MEMORY_SHARE = 0.6

@@ -1,0 +1,1 @@
+"""Runs on disk: what a run is, its config and folder, one run, and many."""

@@ -1,0 +1,47 @@
+"""Advice on a config, before it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fairmean import models
+from fairmean.errors import UserError
+from fairmean.runs.config import gather, parse
+from fairmean.runs.identity import Sources, resolve
+from fairmean.runs.run import blaming_the_model, build_federation
+from fairmean.theory.advice import Advice
+from fairmean.theory.estimate import curves, estimate
+from fairmean.theory.measure.monitor import constants
+from fairmean.theory.softmax import known
+
+SAMPLES = 2_000  # of a client, at most, for an estimate
+
+
+def advise(
+    config: str | Path | Mapping[str, Any] | None = None,
+    /,
+    *,
+    samples: int = SAMPLES,
+    tell: Callable[[str], None] | None = None,
+    **overrides: Any,
+) -> Advice:
+    """Look at the start point of a run, with every label as it should be; takes what ``fairmean.run`` takes."""
+    if samples < 1:
+        raise UserError(f"samples = {samples}: must be a whole number ≥ 1 (of a client, at most)")
+    wanted = parse(gather(config, overrides))
+    sources = Sources()
+    clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")), sources)
+    federation = build_federation(clean, sources.dataset(clean.data.name, clean.data.path))
+    kappa, tau = constants(clean.method.build())
+    with blaming_the_model(clean.model.name):
+        chosen = clean.model.name, federation.shape, federation.classes, clean.seed, federation.x[:1]
+        start = partial(models.build, *chosen)
+        found = curves(start, federation, samples, clean.seed, clean.train.device)
+        here, everywhere = estimate(found, kappa, tau, samples, tell), known(found.model, federation)
+    if everywhere is not None:
+        here = replace(here, gamma=everywhere.gamma)
+    return Advice(clean, here, everywhere)
