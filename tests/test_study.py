@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fairmean.runs.comparison_table import comparison
 
 from fairmean import compose, method
 from fairmean.errors import UserError
+from fairmean.runs.comparison_table import comparison
 from fairmean.runs.config import parse
 from fairmean.runs.metrics import METRICS
 from fairmean.runs.statistics import t_quantile
