@@ -124,7 +124,7 @@ def test_the_source_of_a_notebook_is_the_same_in_every_process():
 import functools, torch
 from dataclasses import dataclass
 from fairmean import LossRule
-from fairmean.importing import definition_digest
+from fairmean.code_digest import definition_digest
 
 class Helper:
     def __init__(self): self.table = torch.arange(5000.0); self.table[2500] += {extra}
@@ -166,18 +166,18 @@ def test_what_is_compiled_is_what_is_digested_whatever_else_a_loader_reads():
     for value in (1, 2):
         Path("with_data/__init__.py").write_text(source.format(value))
         assert value == fairmean.importing.import_module("with_data").VALUE
-        digests.append(fairmean.importing.module_digest("with_data"))
+        digests.append(fairmean.user_modules.module_digest("with_data"))
     assert digests[0] != digests[1]
     Path("with_data/__init__.py").write_text(source.format(3))
     sys.modules["with_data"].__loader__.get_source("with_data")
-    assert fairmean.importing.module_digest("with_data") == digests[1]  # which is still in memory
+    assert fairmean.user_modules.module_digest("with_data") == digests[1]  # which is still in memory
     sys.path.insert(0, os.getcwd())
     try:
         importlib.invalidate_caches()
         assert importlib.reload(sys.modules["with_data"]).VALUE == 3
     finally:
         sys.path.remove(os.getcwd())
-    assert fairmean.importing.module_digest("with_data") not in digests
+    assert fairmean.user_modules.module_digest("with_data") not in digests
 
 
 def test_a_script_knows_the_helpers_of_its_package():
@@ -185,7 +185,7 @@ def test_a_script_knows_the_helpers_of_its_package():
     Path("app/__init__.py").write_text("")
     Path("app/main.py").write_text(
         "from dataclasses import dataclass\nfrom fairmean import LossRule\n"
-        "from fairmean.importing import definition_digest\nfrom .helper import C\n\n\n"
+        "from fairmean.code_digest import definition_digest\nfrom .helper import C\n\n\n"
         "@dataclass(frozen=True)\nclass R(LossRule):\n    pass\n\n\nprint(definition_digest(R))\n"
     )
     digests = set()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from fairmean.code_digest import definition_digest
 from fairmean.errors import UserError
-from fairmean.importing import definition_digest
 
 T = TypeVar("T")
 

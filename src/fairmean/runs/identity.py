@@ -20,8 +20,9 @@ import torch
 from fairmean import data
 from fairmean.data import Dataset, own
 from fairmean.errors import UserError
-from fairmean.importing import import_module, import_name, module_digest
+from fairmean.importing import import_module, import_name
 from fairmean.rules.registry import source_of
+from fairmean.user_modules import module_digest
 
 if TYPE_CHECKING:
     from fairmean.rules.method import Method
