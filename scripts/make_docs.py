@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairmean.rules.mixing import MIXINGS
-from fairmean.rules.named import Named, named_methods
+from fairmean.rules.named import USUAL, Named, named_methods
+from fairmean.rules.objectives import OBJECTIVES
 from fairmean.rules.round import Rung
 from fairmean.rules.scales import SCALES
 
@@ -33,7 +34,8 @@ def paragraph(documented: object) -> str:
 def section(name: str, named: Named) -> str:
     """One method."""
     rule = named.rule
-    parts: list[object] = [SCALES[named.scale]] if named.scale != "none" else []
+    parts: list[object] = [OBJECTIVES[named.objective]] if named.objective != USUAL else []
+    parts += [SCALES[named.scale]] if named.scale != "none" else []
     if named.aggregator != "mean" or not parts:
         parts.append(rule)
     hyper = ", ".join(f"`{key} = {value}`" for key, value in named.hyper.items())

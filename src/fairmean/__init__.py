@@ -6,6 +6,7 @@ from fairmean.errors import Diverged, UserError
 from fairmean.rules.aggregator import CoordinateRule, GramRule, LossRule, SumRule, register
 from fairmean.rules.method import Method
 from fairmean.rules.named import compose, method
+from fairmean.rules.objectives import CrossEntropy, Objective, register_objective
 from fairmean.rules.one_round import aggregate
 from fairmean.rules.round import Access, Round, Rung
 from fairmean.rules.scales import Scale, register_scale
@@ -19,10 +20,12 @@ __all__ = [
     "Access",
     "Comparison",
     "CoordinateRule",
+    "CrossEntropy",
     "Diverged",
     "GramRule",
     "LossRule",
     "Method",
+    "Objective",
     "Result",
     "Round",
     "Rung",
@@ -43,6 +46,7 @@ __all__ = [
     "psi",
     "register",
     "register_layer",
+    "register_objective",
     "register_scale",
     "run",
 ]

@@ -6,9 +6,10 @@ from math import prod
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from fairmean import LossRule, Method, Scale, compose, fair_objective, method
+from fairmean import LossRule, Method, Objective, Scale, compose, fair_objective, method
 from fairmean.data import Dataset, load
 from fairmean.data.federation import Federation, build
 from fairmean.engine import Simulator, Training
@@ -16,7 +17,7 @@ from fairmean.engine.layers.linear import at_once
 from fairmean.engine.net import Net
 from fairmean.models import build as build_model
 from fairmean.rules.named import named_methods
-from fairmean.rules.scales import Unscaled
+from fairmean.rules.scales import FairMean, Unscaled
 from fairmean.rules.servers.means import Mean
 
 MODES = {
@@ -48,6 +49,16 @@ class Uncertain(Scale):
         return 1 + entropies / (1 + losses)
 
 
+@dataclass(frozen=True)
+class Generalised(Objective):
+    """ℓ = (1 − p_y^q)/q: generalised cross-entropy (Zhang & Sabuncu 2018)."""
+
+    q: float = 0.7
+
+    def losses(self, logits, y):
+        return (1 - (-self.q * F.cross_entropy(logits, y, reduction="none")).exp()) / self.q
+
+
 def with_one(name):
     """The method, assuming one poisoned client where it assumes any."""
     return method(name, **({"f": 1} if "f" in named_methods()[name].hyper else {}))
@@ -59,6 +70,10 @@ METHODS = {name: with_one(name) for name in named_methods()} | {
     "loss-rule": Method("loss-rule", Unscaled(), Tilted()),
     "entropy": Method("entropy", Uncertain(), Mean()),
     "entropy+loss": Method("entropy+loss", Uncertain(), Tilted()),
+    "gce": Method("gce", FairMean(), Mean(), objective=Generalised()),
+    "gce+loss": Method("gce+loss", Unscaled(), Tilted(), objective=Generalised(0.3)),
+    "gce+krum": Method("gce+krum", FairMean(), method("krum", f=1).aggregator, objective=Generalised()),
+    "gce+cwtm": Method("gce+cwtm", FairMean(), method("cwtm", f=1).aggregator, objective=Generalised()),
 }
 
 

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from fairmean.engine.batch import Batch, Span
 from fairmean.engine.net import Net
+from fairmean.rules.objectives import Objective
 
 
-def sample_losses(net: Net, batch: Batch, part: slice) -> tuple[Tensor, Tensor]:
-    """Cross-entropy per sample (with its graph, where gradients are on) and the logits (without).
+def sample_losses(net: Net, batch: Batch, part: slice, objective: Objective) -> tuple[Tensor, Tensor]:
+    """The loss of every sample (with its graph, where gradients are on) and the logits (without).
 
     A poisoned client under a dynamic attack relabels here, by the very logits it is about to train on.
     """
@@ -19,7 +20,7 @@ def sample_losses(net: Net, batch: Batch, part: slice) -> tuple[Tensor, Tensor]:
     y = batch.y[part]
     if batch.dynamic is not None:
         y = torch.where(batch.dynamic[part], logits.detach().argmin(1), y)
-    return F.cross_entropy(logits, y, reduction="none"), logits.detach()
+    return objective.losses(logits, y), logits.detach()
 
 
 def entropy(logits: Tensor) -> Tensor:

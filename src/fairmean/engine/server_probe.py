@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fairmean.data.federation import Federation
@@ -14,6 +13,7 @@ from fairmean.engine.batch import Batch
 from fairmean.engine.net import Net
 from fairmean.engine.paths.per_client import broadcast_statistics
 from fairmean.engine.ranks import ALONE, World
+from fairmean.rules.objectives import Objective
 from fairmean.rules.round import Access
 
 
@@ -22,8 +22,11 @@ class Reach:
 
     batch: Batch
 
-    def __init__(self, net: Net, federation: Federation, chunk: int, tilt: float, world: World = ALONE) -> None:
-        self._net, self._federation, self._chunk, self._tilt, self._world = net, federation, chunk, tilt, world
+    def __init__(
+        self, net: Net, federation: Federation, chunk: int, objective: Objective, world: World = ALONE
+    ) -> None:
+        self._net, self._federation, self._chunk, self._world = net, federation, chunk, world
+        self._objective = objective
 
     def access(self) -> Access:
         """As the rules see it."""
@@ -37,7 +40,7 @@ class Reach:
     def trial(self, direction: Tensor, step: float) -> Tensor:
         """Every participant's loss at w − step·direction, on the round's batch."""
         with self._moved(direction, step):
-            losses = broadcast_statistics(self._net, self.batch, self._chunk, self._tilt)[0]
+            losses = broadcast_statistics(self._net, self.batch, self._chunk, self._objective)[0]
             joined: Tensor = self._world.join(self.batch.bounds, losses)[0]
             return joined
 
@@ -47,7 +50,7 @@ class Reach:
         assert x is not None
         assert y is not None
         with self._net.evaluating(), self._moved(direction, step), torch.no_grad():
-            return F.cross_entropy(self._net.model(self._net.layout(x)), y).double()
+            return self._objective.losses(self._net.model(self._net.layout(x)), y).mean().double()
 
     @contextmanager
     def _moved(self, direction: Tensor | None, step: float) -> Iterator[None]:

@@ -128,8 +128,9 @@ class Simulator:
         auto = self.net.chunk_rows(self.federation.x)
         self._chunk, self.row_bytes = chunk or auto.rows, auto.bytes_per_row
         self._keep = max(self._chunk, int(memory * 2**30 / auto.bytes_per_row))
-        self._reach = Reach(self.net, self.federation, self._chunk, method.scale.tilt, world)
+        self._reach = Reach(self.net, self.federation, self._chunk, method.objective, world)
         self._access = self._reach.access()
+        method.try_objective(federation.classes)
         method.check(len(self.participants(0)), self._access)
         self.bounded = self._bound(room)
         self.monitor: Observer | None = None
@@ -230,7 +231,7 @@ class Simulator:
                 return bounded_round(self.net, steps[0], method, lr, self.state, *parts)
         batch, rows = steps[0], self._gradients
         with self.net.passes():
-            mine = client_gradients(self.net, batch, self._chunk, method.scale.tilt, self._capture, rows[batch.mine])
+            mine = client_gradients(self.net, batch, self._chunk, method.objective, self._capture, rows[batch.mine])
         losses, entropies = self.world.join(batch.bounds, *mine)
         self.world.complete(rows, batch.bounds)
         known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": self.state, "access": self._access}
@@ -267,7 +268,7 @@ class Simulator:
     def losses(self, t: int) -> Tensor:
         """The losses of the clients of round t at the current model, without a step."""
         batch = self._feed(t * self.training.local_steps, self.participants(t))
-        mine = broadcast_statistics(self.net, batch, self._chunk, self.method.scale.tilt)[0]
+        mine = broadcast_statistics(self.net, batch, self._chunk, self.method.objective)[0]
         losses: Tensor = self.world.join(batch.bounds, mine)[0]
         return losses
 
@@ -280,7 +281,7 @@ class Simulator:
             return last.cpu()
         batch = self._everything()
         with self.net.evaluating():
-            mine = broadcast_statistics(self.net, batch, self._chunk, self.method.scale.tilt)[0]
+            mine = broadcast_statistics(self.net, batch, self._chunk, self.method.objective)[0]
         losses: Tensor = self.world.join(batch.bounds, mine)[0]
         return losses.cpu()
 

@@ -11,12 +11,14 @@ from fairmean.rules.aggregator import (
     register,
 )
 from fairmean.rules.mixing import MIXINGS, Mixing, register_mixing
+from fairmean.rules.objectives import OBJECTIVES, Objective, register_objective
 from fairmean.rules.round import Access, Round, Rung, State
 from fairmean.rules.scales import SCALES, Scale, register_scale
 
 __all__ = [
     "AGGREGATORS",
     "MIXINGS",
+    "OBJECTIVES",
     "SCALES",
     "Access",
     "Aggregator",
@@ -24,6 +26,7 @@ __all__ = [
     "GramRule",
     "LossRule",
     "Mixing",
+    "Objective",
     "Round",
     "Rung",
     "Scale",
@@ -31,6 +34,7 @@ __all__ = [
     "SumRule",
     "register",
     "register_mixing",
+    "register_objective",
     "register_scale",
     "servers",
 ]

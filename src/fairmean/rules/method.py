@@ -15,6 +15,7 @@ from fairmean.importing import failure
 from fairmean.rules.aggregator import Aggregator
 from fairmean.rules.hyper import hyper_parameters
 from fairmean.rules.mixing import Mixing
+from fairmean.rules.objectives import CrossEntropy, Objective
 from fairmean.rules.products import Products, pull
 from fairmean.rules.round import NO_ACCESS, Access, Round, Rung, State
 from fairmean.rules.scales import Scale
@@ -33,12 +34,13 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Method:
-    """v_i = scale(stats_i) g_i;  v' = W v by the pre-aggregations;  d = aggregator(v'_1 … v'_n)."""
+    """f_i by the objective, g_i = ∇f_i;  v_i = scale(stats_i) g_i;  v' = W v by the mixings;  d = aggregator(v')."""
 
     name: str
     scale: Scale
     aggregator: Aggregator
     pre: tuple[Mixing, ...] = ()
+    objective: Objective = CrossEntropy()  # noqa: RUF009 - it cannot change
 
     @property
     def rung(self) -> Rung:
@@ -57,14 +59,29 @@ class Method:
         return self.scale.needs_entropy
 
     @property
+    def parts(self) -> tuple[Any, ...]:
+        """Everything it is made of."""
+        return (self.objective, self.scale, *self.pre, self.aggregator)
+
+    @property
     def is_own(self) -> bool:
         """Whether a part of it is the user's own code."""
-        return any(not _is_ours(part) for part in (self.scale, *self.pre, self.aggregator))
+        return any(not _is_ours(part) for part in self.parts)
 
     @property
     def hyper(self) -> dict[str, Any]:
         """All hyper-parameters, of scale, pre-aggregations and aggregator."""
-        return merged(hyper_parameters(part) for part in (self.scale, *self.pre, self.aggregator))
+        return merged(hyper_parameters(part) for part in self.parts)
+
+    def try_objective(self, classes: int) -> None:
+        """Raise unless the objective gives a loss for every row of logits, that can be differentiated."""
+        logits = torch.linspace(-1, 1, 3 * classes, dtype=torch.float64).view(3, classes).requires_grad_()
+        y = torch.arange(3) % classes
+        with self._blaming("objective", self.objective), torch.enable_grad():
+            losses = self.objective.losses(logits, y)
+        self._check("objective", self.objective, losses, y.shape, y.device)
+        if not losses.requires_grad:
+            raise self._wrong("objective", self.objective, "losses that do not depend on the logits")
 
     def check(self, n: int, access: Access) -> None:
         """Raise a UserError if the method cannot work with n clients in a round, or misses something it needs."""

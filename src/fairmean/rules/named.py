@@ -13,8 +13,11 @@ from fairmean.rules.aggregator import AGGREGATORS, Aggregator
 from fairmean.rules.hyper import hyper_parameters, typed
 from fairmean.rules.method import Method, merged
 from fairmean.rules.mixing import MIXINGS
+from fairmean.rules.objectives import OBJECTIVES
 from fairmean.rules.plugins import load_plugins
 from fairmean.rules.scales import SCALES
+
+USUAL = "cross-entropy"
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Named:
     aggregator: str
     reference: str
     when: str = ""
+    objective: str = USUAL
 
     @property
     def rule(self) -> type[Aggregator]:
@@ -34,12 +38,13 @@ class Named:
     @property
     def hyper(self) -> dict[str, Any]:
         """Hyper-parameters with their defaults."""
-        return merged(map(hyper_parameters, (SCALES[self.scale], self.rule)))
+        return merged(map(hyper_parameters, (OBJECTIVES[self.objective], SCALES[self.scale], self.rule)))
 
     @property
     def equation(self) -> str:
         """The first lines of the docstrings of its parts: the rule itself."""
-        parts: list[Any] = [SCALES[self.scale]] if self.scale != "none" else []
+        parts: list[Any] = [OBJECTIVES[self.objective]] if self.objective != USUAL else []
+        parts += [SCALES[self.scale]] if self.scale != "none" else []
         if self.aggregator != "mean" or not parts:
             parts.append(self.rule)
         return "; ".join((part.__doc__ or "").strip().splitlines()[0].rstrip(".") for part in parts)
@@ -68,10 +73,11 @@ PAIRS = {
         "qffl", "mean", "Li et al. 2020 (direct rule)", "Fairness without attack; its multiplier has no upper bound."
     ),
     "term-hierarchical": Named(
-        "tilted",
+        "none",
         "term-counts",
         "Li et al. 2023",
         "Bad samples inside good clients: t_in < 0 drops them, t_out > 0 is fair.",
+        objective="tilted",
     ),
     "h-nobs": Named(
         "qffl",
@@ -121,9 +127,10 @@ def compose(
     aggregator: str = "mean",
     pre: str | Sequence[str] = (),
     name: str | None = None,
+    objective: str = USUAL,
     **hyper: Any,
 ) -> Method:
-    """Any scale with any aggregator, after any pre-aggregations; hyper-parameters of all by name.
+    """Any objective and scale with any aggregator, after any pre-aggregations; hyper-parameters of all by name.
 
     >>> compose("fairmean", "cwtm", pre="nnm", kappa=2.0, f=1).hyper
     {'kappa': 2.0, 'tau': 1.0, 'f': 1}
@@ -131,6 +138,7 @@ def compose(
     load_plugins()
     pre = [pre] if isinstance(pre, str) else pre
     for kind, given, known in (
+        ("objective", [objective], OBJECTIVES),
         ("scale", [scale], SCALES),
         ("aggregator", [aggregator], AGGREGATORS),
         ("pre", pre, MIXINGS),
@@ -139,7 +147,9 @@ def compose(
             if one not in known:
                 raise unknown(kind, one, known)
     name = name or "+".join([scale, *pre, aggregator])
-    classes: list[Any] = [SCALES[scale], *(MIXINGS[one] for one in pre), AGGREGATORS[aggregator].rule]
+    classes: list[Any] = [
+        OBJECTIVES[objective], SCALES[scale], *(MIXINGS[one] for one in pre), AGGREGATORS[aggregator].rule
+    ]  # fmt: skip
     defaults = merged(map(hyper_parameters, classes))
     for cls in classes:
         for key, value in hyper_parameters(cls).items():
@@ -155,7 +165,7 @@ def compose(
         _made(name, cls, {key: given_values[key] for key in hyper_parameters(cls) if key in given_values})
         for cls in classes
     ]
-    return Method(name, parts[0], parts[-1], tuple(parts[1:-1]))
+    return Method(name, parts[1], parts[-1], tuple(parts[2:-1]), parts[0])
 
 
 def _made(name: str, cls: Any, hyper: dict[str, Any]) -> Any:
@@ -177,6 +187,7 @@ def method(name: str, **hyper: Any) -> Method:
     known = named_methods()
     if name not in known:
         raise unknown("method", name, known)
+    hyper = {"objective": known[name].objective} | hyper
     return compose(known[name].scale, known[name].aggregator, name=name, **hyper)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fairmean.errors import UserError
-from fairmean.rules.hyper import at_least, check_rule, check_tilt
+from fairmean.rules.hyper import at_least, check_rule
 from fairmean.rules.registry import Registry
 from fairmean.transform import check_kappa_tau, marginal_weight
 
@@ -27,11 +27,6 @@ class Scale:
     needs_entropy: ClassVar[bool] = False
     normalised: ClassVar[bool] = False
     unit: ClassVar[bool] = False
-
-    @property
-    def tilt(self) -> float:
-        """t of the client's own objective R = (1/t) log mean exp(t ℓ) over its samples; 0 is their mean."""
-        return 0.0
 
     def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
         raise NotImplementedError
@@ -124,22 +119,3 @@ class FairMeanSplit(Scale):
             raise UserError("fairmean-split needs each client's mean predictive entropy; pass entropies=")
         distrust = (self.beta * (losses - entropies)).clamp(min=0, max=60)  # e^-60: nothing, and never all zeros
         return marginal_weight(entropies, self.kappa, self.tau) * torch.exp(-distrust)
-
-
-@register_scale("tilted")
-@dataclass(frozen=True)
-class Tilted(Scale):
-    """s_i = 1; the client's own loss is the tilted mean (1/t_in) log mean exp(t_in ℓ) over its samples."""
-
-    t_in: float = -1.0
-    unit: ClassVar[bool] = True
-
-    @property
-    def tilt(self) -> float:
-        return self.t_in
-
-    def __post_init__(self) -> None:
-        check_tilt("t_in", self.t_in)
-
-    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
-        return torch.ones_like(losses)

@@ -36,7 +36,10 @@ def advise(
     sources = Sources()
     clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")), sources)
     federation = build_federation(clean, sources.dataset(clean.data.name, clean.data.path))
-    kappa, tau = constants(clean.method.build())
+    method = clean.method.build()
+    if not method.objective.is_mean_cross_entropy:
+        raise UserError(f"advise: knows the mean cross-entropy of a client, and {method.name} has another objective")
+    kappa, tau = constants(method)
     with blaming_the_model(clean.model.name):
         chosen = clean.model.name, federation.shape, federation.classes, clean.seed, federation.x[:1]
         start = partial(models.build, *chosen)

@@ -19,7 +19,7 @@ from fairmean.errors import UserError, nearest, unknown
 from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.rules.hyper import as_float, at_least, within
 from fairmean.rules.method import Method
-from fairmean.rules.named import compose, decompose, named_methods
+from fairmean.rules.named import USUAL, compose, decompose, named_methods
 from fairmean.rules.scales import SCALES
 from fairmean.runs.identity import run_hash
 
@@ -106,6 +106,8 @@ class ModelConfig:
 class MethodConfig:
     """A name, or a scale and an aggregator (and pre-aggregations); the rest are the method's own hyper-parameters.
 
+    ``objective``: what a sample costs a client, where it is not what the method says.
+
     ``sha256``: of the source of rules of your own, filled in when left out.
     """
 
@@ -113,6 +115,7 @@ class MethodConfig:
     scale: str | None = None
     aggregator: str | None = None
     pre: str | list[str] | None = None
+    objective: str | None = None
     sha256: str | None = None
     hyper: dict[str, Any] = field(default_factory=dict)
 
@@ -140,7 +143,9 @@ class MethodConfig:
         """The method itself."""
         scale, pre, aggregator = self.parts
         plain = self.scale is self.aggregator is self.pre is None
-        return compose(scale, aggregator, pre, name=self.name if plain else None, **self.hyper)
+        named = named_methods().get(self.name)
+        objective = self.objective or (named.objective if named else USUAL)
+        return compose(scale, aggregator, pre, self.name if plain else None, objective, **self.hyper)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def folder_of(config: Config) -> Path:
 
 def of_method(method: Method) -> str | None:
     """The sources of those parts of a method that are not fairmean's own; None if there are none."""
-    parts = [source_of(type(part)) for part in (method.scale, *method.pre, method.aggregator)]
+    parts = [source_of(type(part)) for part in method.parts]
     if not any(parts):
         return None
     return hashlib.sha256(" ".join(str(part) for part in parts).encode()).hexdigest()[:16]

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from fairmean.engine.ranks import World
 from fairmean.errors import UserError
 from fairmean.rules.method import Method
+from fairmean.rules.named import USUAL, named_methods
+from fairmean.rules.objectives import OBJECTIVES
 from fairmean.runs.comparison_table import comparison
 from fairmean.runs.config import Config, MethodConfig, assign, gather, literal, parse, unknown_key
 from fairmean.runs.folder import RunFolder
@@ -205,7 +207,7 @@ def _texts(name: str, given: Any, default: Any) -> list[str]:
     given = default if given is None else given
     items = [given] if isinstance(given, str | Method) else list(given)
     texts = [
-        ":".join([item.name, *(f"{key}={_written(value)}" for key, value in item.hyper.items())])
+        ":".join([item.name, *_objective_of(item), *(f"{key}={_written(value)}" for key, value in item.hyper.items())])
         if isinstance(item, Method)
         else item
         for item in items
@@ -216,6 +218,13 @@ def _texts(name: str, given: Any, default: Any) -> list[str]:
     if not texts:
         raise UserError(f"{name}: the list is empty; name at least one")
     return _unique(texts)
+
+
+def _objective_of(method: Method) -> list[str]:
+    """``objective=name`` of a method that has another one than its name says."""
+    name = next((name for name, cls in OBJECTIVES.items() if cls is type(method.objective)), None)
+    named = named_methods().get(method.name)
+    return [] if name is None or name == (named.objective if named else USUAL) else [f"objective={name}"]
 
 
 def _whole_numbers(given: Any) -> list[int]:
@@ -236,7 +245,8 @@ def _whole_numbers(given: Any) -> list[int]:
 
 
 def _needs_trust(owner: dict[str, Any]) -> bool:
-    method = MethodConfig(**{key: owner[key] for key in ("name", "scale", "aggregator", "pre") if key in owner})
+    known = ("name", "scale", "aggregator", "pre", "objective")
+    method = MethodConfig(**{key: owner[key] for key in known if key in owner})
     return "trust" in method.build().aggregator.requires
 
 

@@ -13,6 +13,7 @@ from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.rules.hyper import hyper_parameters
 from fairmean.rules.mixing import MIXINGS
 from fairmean.rules.named import named_methods
+from fairmean.rules.objectives import OBJECTIVES
 from fairmean.rules.scales import SCALES
 
 Rows = list[dict[str, Any]]
@@ -71,6 +72,14 @@ def scales() -> Rows:
     ]
 
 
+def objectives() -> Rows:
+    """Every objective: what a sample costs a client."""
+    return [
+        {"name": name, "hyper-parameters": hyper_parameters(objective), "rule": _first_line(objective)}
+        for name, objective in OBJECTIVES.items()
+    ]
+
+
 def aggregators() -> Rows:
     """Every aggregator: what the server does with the messages."""
     return [
@@ -100,6 +109,7 @@ CATALOGUE: dict[str, Callable[[], Rows]] = {
     "datasets": datasets,
     "models": models,
     "partitions": partitions,
+    "objectives": objectives,
     "scales": scales,
     "aggregators": aggregators,
     "pre": mixings,

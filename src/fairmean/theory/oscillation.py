@@ -38,6 +38,7 @@ class Swing:
             and not simulator.unsteady
             and simulator.training.local_steps == 1
             and method.rung == Rung.SUM
+            and method.objective.is_mean_cross_entropy
             and (method.scale.unit or "kappa" in method.hyper)
         )
         self.recent: list[Tensor] = []

@@ -25,8 +25,8 @@ def premises(simulator: Simulator, dtype: str) -> dict[str, Any]:
     loss is the mean cross-entropy of one model, without dropout.
     """
     kappa, tau = constants(simulator.method)
-    tilt, n = simulator.method.scale.tilt, simulator.federation.clients
-    closed = known(simulator.net.model, simulator.federation) if tilt == 0 else None
+    plain, n = simulator.method.objective.is_mean_cross_entropy, simulator.federation.clients
+    closed = known(simulator.net.model, simulator.federation) if plain else None
     return {
         "method": simulator.method.name,
         "kappa": kappa,
@@ -34,7 +34,7 @@ def premises(simulator: Simulator, dtype: str) -> dict[str, Any]:
         "clients": n,
         "delta": int((~simulator.federation.regular).sum()) / n,
         "rho": relabelled(simulator.federation) if simulator.training.batch == 0 else 1.0,
-        "cross_entropy": tilt == 0 and not simulator.net.random,
+        "cross_entropy": plain and not simulator.net.random,
         "dtype": dtype,
         "not_static": simulator.unsteady,
         "gamma": closed.gamma if closed else None,

@@ -131,7 +131,7 @@ class Graphed:
                 self._losses, outcome = fused_round(net, batch, method, lr, {}, simulator._chunk, simulator._keep)
                 self._weights = outcome.weights
                 return
-            parts = (simulator._chunk, method.scale.tilt, simulator._capture, simulator._gradients)
+            parts = (simulator._chunk, method.objective, simulator._capture, simulator._gradients)
             self._losses, self._entropies = client_gradients(net, batch, *parts)
         if self._by_gram:
             self._gram = gram(simulator._gradients)

@@ -28,6 +28,7 @@ from fairmean.engine.precision import matmul_tf32
 from fairmean.engine.simulator import Simulator, Step
 from fairmean.errors import UserCodeError
 from fairmean.rules.method import Method
+from fairmean.rules.objectives import CrossEntropy, Objective
 from fairmean.rules.products import gram
 from fairmean.rules.round import Access, Rung, State
 
@@ -49,6 +50,15 @@ class Group:
     @property
     def by_gram(self) -> bool:
         return not self.together and self.method.rung == Rung.GRAM and self.method.aggregator.linear
+
+
+def _by_autograd(objective: Objective, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses (runs × rows) of an objective, and ∂ℓ/∂logits by autograd on the logits alone."""
+    with torch.enable_grad():
+        leaf = logits.detach().requires_grad_()
+        values = objective.losses(leaf.flatten(0, 1), y.flatten()).view_as(y)
+        (slope,) = torch.autograd.grad(values.sum(), leaf)
+    return values.detach(), slope
 
 
 class Stack:
@@ -239,15 +249,22 @@ class Stack:
             y = torch.where(rows.dynamic, logits.argmin(2), y)
         log_p = F.log_softmax(logits, 2)
         values = -log_p.gather(2, y[..., None])[..., 0]
+        slopes = []
+        for group in self.groups:
+            if type(group.method.objective).losses is not CrossEntropy.losses:  # which has the closed form below
+                values[group.runs], slope = _by_autograd(group.method.objective, logits[group.runs], y[group.runs])
+                slopes.append((group.runs, slope))
         losses = rows.means(values)
         share = rows.inverse.expand_as(values)
         for group in self.groups:
-            tilt, mine = group.method.scale.tilt, group.runs
+            tilt, mine = group.method.objective.tilt, group.runs
             if tilt != 0:
                 share = share.clone()
                 losses[mine], share[mine] = rows.tilted(values[mine], tilt)
         entropies = rows.means(entropy(logits.flatten(0, 1)).view_as(values)) if self._entropy else losses
         delta = log_p.exp_().scatter_add_(2, y[..., None], rows.minus_one.expand_as(values)[..., None])
+        for runs, slope in slopes:
+            delta[runs] = slope
         return losses, entropies, share, delta
 
     # -- evaluation ---------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from fairmean.rules.aggregator import SumRule
 from fairmean.rules.method import Method, Outcome
 from fairmean.rules.products import gram
 from fairmean.rules.round import Round, Rung, State
-from fairmean.rules.scales import Tilted, Unscaled
+from fairmean.rules.scales import Unscaled
 
 
 def fits(method: Method) -> bool:
@@ -49,17 +49,17 @@ def bounded_round(
 ) -> tuple[Tensor, Outcome]:  # fmt: skip
     """(losses, outcome) with at most ``room`` bytes of per-client gradients at a time, and at least two clients'."""
     n, d = len(batch.clients), len(net.flat)
-    row, tilt = d * net.flat.element_size(), method.scale.tilt
+    row = d * net.flat.element_size()
 
     def gradients(first: int, last: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         out = net.flat.new_empty(last - first, d)
-        return out, client_gradients(net, batch.only(first, last), chunk, tilt, capture, out)
+        return out, client_gradients(net, batch.only(first, last), chunk, method.objective, capture, out)
 
     known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": state}
     if method.rung == Rung.GRAM:
         M, losses, entropies = _products(gradients, n, max(1, room // (2 * row)))
         c, state = method.weigh(M.to(batch.sizes.device), losses, batch.sizes, entropies, **known)
-        plain = Method(method.name, Tilted(tilt) if tilt else Unscaled(), Fixed(c))
+        plain = Method(method.name, Unscaled(), Fixed(c), objective=method.objective)
         return losses, Outcome(None, fused_round(net, batch, plain, lr, {}, chunk, keep)[1].weights, state)
 
     group = max(1, room // (2 * row))

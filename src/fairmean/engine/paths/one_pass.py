@@ -34,7 +34,7 @@ def fused_round(
         losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
         losses, entropies = world.join(batch.bounds, losses, entropies)
         coefficients, state = method.coefficients(losses, batch.sizes, entropies, clients=batch.ids, lr=lr, state=state)
-        _backward(net, batch, span, coefficients[batch.mine], share, graphs)
+        _backward(net, batch, span, method, coefficients[batch.mine], share, graphs)
         return losses, Outcome(_summed(direction, world), coefficients, state)
 
     weights, state = method.decide(Round(sizes=batch.sizes, clients=batch.ids, lr=lr), state)
@@ -42,7 +42,7 @@ def fused_round(
     for span in batch.spans(chunk) or [batch.span(0, 0, chunk)]:
         losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
         scaled = mine[span.clients] * method.scales(losses, entropies)
-        _backward(net, batch, span, scaled, share, graphs)
+        _backward(net, batch, span, method, scaled, share, graphs)
         each_losses.append(losses)
         each_scaled.append(scaled)
     losses, coefficients = world.join(batch.bounds, _cat(each_losses), _cat(each_scaled))
@@ -63,22 +63,28 @@ def _forward(
     graphs, uncertainties = [], []
     with torch.set_grad_enabled(keep):
         for part in span.parts:
-            loss, logits = sample_losses(net, batch, part)
+            loss, logits = sample_losses(net, batch, part, method.objective)
             graphs.append(loss)
             if method.needs_entropy:
                 uncertainties.append(entropy(logits))
-    losses, share = client_losses(_cat(graphs), span, method.scale.tilt)
+    losses, share = client_losses(_cat(graphs), span, method.objective.tilt)
     entropies = client_means(_cat(uncertainties), span) if method.needs_entropy else None
     return losses, entropies, share, graphs if keep else []
 
 
 def _backward(
-    net: Net, batch: Batch, span: Span, coefficients: Tensor, share: Tensor | None, graphs: list[Tensor]
+    net: Net,
+    batch: Batch,
+    span: Span,
+    method: Method,
+    coefficients: Tensor,
+    share: Tensor | None,
+    graphs: list[Tensor],
 ) -> None:
     """Add Σ c_i ∇f_i over the span's clients to the net's gradient, last part first."""
     rows = row_coefficients(coefficients, share, span, net.flat.dtype)
     for part in reversed(span.parts):
-        loss = graphs.pop() if graphs else sample_losses(net, batch, part)[0]
+        loss = graphs.pop() if graphs else sample_losses(net, batch, part, method.objective)[0]
         net.accumulate(loss, rows[part.start - span.start : part.stop - span.start])
 
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
@@ -36,8 +35,8 @@ def reference_round(
             y = batch.y[rows]
             if batch.dynamic is not None:
                 y = torch.where(batch.dynamic[rows], logits.detach().argmin(1), y)
-            losses_k = F.cross_entropy(logits, y, reduction="none")
-            t = method.scale.tilt
+            losses_k = method.objective.losses(logits, y)
+            t = method.objective.tilt
             loss = losses_k.mean() if t == 0 else (torch.logsumexp(t * losses_k, 0) - math.log(len(y))) / t
             gradient = torch.empty_like(w_k)
             parts = torch.autograd.grad(loss, parameters, allow_unused=True)

@@ -97,7 +97,7 @@ class Monitor:
             out = self.net.flat.new_empty(len(batch.clients), len(self.net.flat))
         with self.net.passes():
             return out, *client_gradients(
-                self.net, batch, self._chunk, self.method.scale.tilt, self._capture, out[batch.mine]
+                self.net, batch, self._chunk, self.method.objective, self._capture, out[batch.mine]
             )
 
     def observe(
@@ -133,7 +133,7 @@ class Monitor:
         if r < n:
             self._poisoning(values, batch, gradients[~regular], mean, regular)
         if self.static:
-            if (t % max(self.every, _CURVED) == 0 or outcome is None) and self.method.scale.tilt == 0:
+            if (t % max(self.every, _CURVED) == 0 or outcome is None) and self.method.objective.is_mean_cross_entropy:
                 values["curvature"] = self._curvature(batch, gradients, regular)
             self._compare(values, gradients, gradient, regular)
             self._accumulate(values)
@@ -151,7 +151,7 @@ class Monitor:
         clean = torch.empty_like(sent)
         with self.net.passes():
             batch = replace(self._clean[1], key=batch.key)
-            client_gradients(self.net, batch, self._chunk, self.method.scale.tilt, self._capture, clean)
+            client_gradients(self.net, batch, self._chunk, self.method.objective, self._capture, clean)
         values["poisoned_distance"] = _norms(sent - mean).max()
         values["clean_distance"] = _norms(clean - mean).max()
         values["relabelling_shift"] = _norms(sent - clean).max()
