@@ -47,9 +47,9 @@ def test_the_methods_page_is_the_registry():
 
 
 def test_add_a_method(here, forget_modules, registries, capsys):
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
+    rule, objective = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
     space: dict[str, object] = {"__name__": "add_a_method"}
-    exec(compile(block, "add-a-method.md", "exec"), space)
+    exec(compile(rule, "add-a-method.md", "exec"), space)
     assert space["result"].methods == ["mean", "worst-half q=0.8", "fairmean+worst-half"]
     direction = fairmean.aggregate(fairmean.method("worst-half"), torch.eye(4), torch.tensor([1.0, 2.0, 3.0, 4.0]))
     torch.testing.assert_close(direction, torch.tensor([0.0, 0.0, 0.5, 0.5]))
@@ -57,10 +57,12 @@ def test_add_a_method(here, forget_modules, registries, capsys):
     assert "you, today" in capsys.readouterr().out
     assert str(space["result"]).startswith("  ")
     assert "worst-half q=0.8" in str(space["result"])
+    exec(compile(objective, "add-a-method.md", "exec"), space)
+    assert "fairmean objective=gce q=0.5" in capsys.readouterr().out
 
 
 def test_a_module_of_ones_own_from_the_command_line(here, forget_modules, registries, capsys):
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
+    block, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
     (here / "my_rules.py").write_text(block[: block.index("result =")])
     words = [
         "compare",
