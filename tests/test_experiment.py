@@ -626,3 +626,38 @@ def test_a_model_is_tried_on_the_data_it_is_for(here):
         partition={"clients": 3, "name": "iid"},
         attack={"name": "none"},
     )
+
+
+def test_a_place_where_no_folder_can_be_made(own, capsys):
+    """It was tried for ever."""
+    assert main(["run", f"data.name={own}", "model.name=linear", "train.rounds=1", "run.dir=/proc/none"]) == 2
+    assert "/proc/none" in capsys.readouterr().err
+
+
+GREEDY = """
+from dataclasses import dataclass
+import fairmean
+
+
+@fairmean.register("greedy", reference="a test")
+@dataclass(frozen=True)
+class Greedy(fairmean.LossRule):
+    def weights(self, round):
+        int(round.losses.sum())
+        return round.losses * 1e300
+"""
+
+
+@pytest.mark.usefixtures("forget_modules", "registries")
+@pytest.mark.parametrize("together", [[], ["--together", "3"]], ids=["alone", "together"])
+def test_a_rule_is_not_blamed_for_losses_that_are_not_finite(together, own, here, capsys):
+    """It made the model diverge, and then could not take NaN: the run diverged."""
+    (here / "greedy_rule.py").write_text(GREEDY)
+    words = ["compare", "--import", "greedy_rule", "--methods", "greedy,mean", "--attacks", "none", "--json", *together]
+    assert main([*words, f"data.name={own}", "model.name=linear", "train.rounds=4"]) == 0
+    assert [record["status"] for record in json.loads(capsys.readouterr().out)] == ["diverged", "finished"]
+    assert (
+        main([word for word in words if word != "--json"] + [f"data.name={own}", "model.name=linear", "train.rounds=4"])
+        == 0
+    )
+    assert "1 of 2 runs diverged: use a smaller train.lr" in capsys.readouterr().out

@@ -157,6 +157,37 @@ print(definition_digest(Typed))
     assert len(set(digests)) == 4
 
 
+def test_a_rule_that_a_script_executes_is_known_by_its_text():
+    """A script's file stays the same, whatever text it executes."""
+    Path("executes.py").write_text(
+        "import sys\nfrom fairmean.code_digest import definition_digest\n"
+        "space = {'__name__': '__main__'}\n"
+        "exec('from dataclasses import dataclass\\nfrom fairmean import LossRule\\n@dataclass(frozen=True)\\n'\n"
+        "     'class R(LossRule):\\n    def weights(self, round): return round.losses * ' + sys.argv[1], space)\n"
+        "print(definition_digest(space['R']))\n"
+    )
+    runs = [[sys.executable, "executes.py", factor] for factor in ("1", "1", "2")]
+    first, again, other = (subprocess.run(run, capture_output=True, text=True, check=True).stdout for run in runs)
+    assert first == again != other
+
+
+def test_a_rule_whose_file_changed_after_its_import_is_said():
+    """What is in memory runs, under the digest of what is in memory."""
+    write("edited_later", RULE.replace("{}", "1.0"))
+    sys.path.insert(0, os.getcwd())
+    try:
+        importlib.invalidate_caches()
+        module = importlib.import_module("edited_later")
+        before = identity.of_method(fairmean.method("tried"))
+        write("edited_later", RULE.replace("{}", "2.0 * 3.0"))
+        with pytest.warns(UserWarning, match=r"edited_later.Tried has changed since.*importlib.reload.edited_later."):
+            assert identity.of_method(fairmean.method("tried")) == before
+        importlib.reload(module)
+        assert identity.of_method(fairmean.method("tried")) != before
+    finally:
+        sys.path.remove(os.getcwd())
+
+
 def test_what_is_compiled_is_what_is_digested_whatever_else_a_loader_reads():
     """Data read through the loader, a reload by hand, a look at the source: none of them changes the digest wrongly."""
     Path("with_data").mkdir()

@@ -355,7 +355,7 @@ def test_a_grid_may_have_sections():
     tree = {"grid": {"train": {"lr": [0.1, 0.2]}, "methods": ["mean"], "attacks": ["none"]}}
     assert [c.train.lr for _, _, c in plan(tree, {})] == [0.1, 0.2]
     assert [c.train.lr for _, _, c in plan(tree, {"grid.train.lr": [0.3]})] == [0.3]
-    with pytest.raises(UserError, match=r"grid.'lr': did you mean 'train\.lr'"):
+    with pytest.raises(UserError, match=r"grid\.lr: there is no such key; did you mean grid\.train\.lr"):
         plan({"grid": {"lr": [0.1]}}, {})
 
 

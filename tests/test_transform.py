@@ -203,6 +203,19 @@ def test_groups_may_have_names():
         fair_objective(losses, ["a", "b"])
 
 
+def test_what_is_no_number_is_refused():
+    losses = torch.ones(2)
+    for call, says in (
+        (lambda: fair_objective([1.0, 2.0], [0, 1]), "losses must be a tensor"),
+        (lambda: fair_objective(losses, [0, 1], kappa="1"), "kappa = '1': must be a number"),
+        (lambda: fair_objective(losses, np.array([0.0, math.nan])), "NaN as its group"),
+        (lambda: fair_objective(losses, torch.tensor([0.0, math.nan])), "NaN as its group"),
+        (lambda: fair_objective(losses[:0], []), "there is no sample"),
+    ):
+        with pytest.raises(UserError, match=says):
+            call()
+
+
 def _rank(rank, port, kappa, results):
     """One of two ranks: 1 of 6 groups here, 5 there; or groups that both have a part of."""
     torch.set_num_threads(1)

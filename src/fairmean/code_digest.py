@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import types
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 from fairmean.user_modules import digest, is_installed, module_digest
 
 _KNOWN = ("builtins", "fairmean", "torch", "numpy", "abc", "dataclasses", "typing", "functools")
+_WRITTEN = ("__call__", "__post_init__")  # the dunder methods that a dataclass does not make itself
 _NOT_CODE = ("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "__static_attributes__")
 
 
@@ -22,7 +25,18 @@ def definition_digest(thing: Any) -> str | None:
     module = thing.__module__
     if module == "fairmean" or module.startswith("fairmean."):
         return None
-    return module_digest(module) or digest(_code_of(thing, {}).encode())[:16]
+    of_file = module_digest(module)
+    if of_file is not None and _is_from_file(thing):
+        return of_file
+    return digest(f"{of_file} {_code_of(thing, {})}".encode())[:16]
+
+
+def _is_from_file(thing: Any) -> bool:
+    """Whether what was written in a class's body came from its module's file, and not from a text that was executed."""
+    file = getattr(sys.modules.get(thing.__module__), "__file__", None) or ""
+    written = [value for name, value in vars(thing).items() if not name.startswith("__") or name in _WRITTEN]
+    codes = [value.__code__ for value in written if isinstance(value, types.FunctionType)]
+    return all(os.path.realpath(code.co_filename) == os.path.realpath(file) for code in codes)
 
 
 def _code_of(thing: Any, seen: dict[int, Any]) -> str:

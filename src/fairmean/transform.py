@@ -53,6 +53,9 @@ def _log_gap(u: Tensor) -> Tensor:
 
 def check_kappa_tau(kappa: float, tau: float) -> None:
     """κ ≥ 0 and τ > 0, both finite."""
+    for name, value in (("kappa", kappa), ("tau", tau)):
+        if isinstance(value, str) or not hasattr(value, "__float__"):
+            raise UserError(f"{name} = {value!r}: must be a number")
     if not 0 <= kappa < float("inf"):
         raise UserError(f"kappa = {kappa}: must be a finite number ≥ 0 (0 is the plain mean)")
     if not 0 < tau < float("inf"):
@@ -168,6 +171,10 @@ def fair_objective(
     ``check=False`` nothing is looked at, as a ``GradScaler`` or a CUDA graph needs it.
     """
     check_kappa_tau(kappa, tau)
+    if not isinstance(sample_losses, Tensor):
+        raise UserError(
+            f"fair_objective: losses must be a tensor, whose gradient is wanted, not a {type(sample_losses).__name__}"
+        )
     together = _across_ranks(ranks)
     names, index, counts = _grouped(groups, sample_losses.device)
     wrong = _what_is_wrong(sample_losses, index, check, together)
@@ -180,7 +187,9 @@ def fair_objective(
 
 def _what_is_wrong(losses: Tensor, index: Tensor, check: bool, may_be_empty: bool) -> str:
     """Why there is no objective; '' if there is one."""
-    if losses.shape != index.shape or losses.dim() != 1 or (len(index) == 0 and not may_be_empty):
+    if losses.shape == index.shape == (0,):
+        return "" if may_be_empty else "fair_objective: there is no sample; leave an empty batch out"
+    if losses.shape != index.shape or losses.dim() != 1:
         return (
             f"fair_objective: one loss and one group per sample, got shapes {tuple(losses.shape)} and "
             f"{tuple(index.shape)}; use reduction='none' in the loss"
@@ -210,6 +219,11 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _grouped(groups: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
     """The distinct groups, each sample's place among them, and how many samples each has."""
+    values = groups if isinstance(groups, Tensor | np.ndarray) else np.asarray(groups)
+    if isinstance(values, Tensor) and values.is_floating_point() and values.isnan().any():
+        raise UserError("fair_objective: a sample has NaN as its group; give it a group, or leave it out")
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f" and np.isnan(values).any():
+        raise UserError("fair_objective: a sample has NaN as its group; give it a group, or leave it out")
     if isinstance(groups, Tensor):
         return torch.unique(groups.to(device), return_inverse=True, return_counts=True)  # type: ignore[no-any-return]
     try:

@@ -100,6 +100,14 @@ def edited(module: str) -> bool:
     return False
 
 
+def is_behind_its_files(module: str) -> bool:
+    """Whether a module was compiled here, and a file of it has changed since."""
+    return any(
+        (known := _compiled(name)) is not None and known != _sha_of_file(*_stamp(file))
+        for name, file in files_of(module).items()
+    )
+
+
 def _compiled(name: str) -> str | None:
     """The digest of what a module in memory was compiled from, if it was compiled here, and not reloaded since."""
     loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)

@@ -203,10 +203,11 @@ def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str
             f"partition.name = 'given': clients_train names client {owner.max():,}, and there are {len(owner):,} "
             "samples; number the clients 0 … n−1"
         )
-    counts = np.bincount(owner, minlength=clients)
+    counts = np.bincount(owner)
     if len(counts) != clients and counts.min() > 0:
         raise UserError(
-            f"partition.name = 'given': the data has {len(counts)} clients; set partition.clients={len(counts)}"
+            f"partition.name = 'given': the data has {len(counts)} clients, and partition.clients = {clients}; set "
+            f"partition.clients={len(counts)}"
         )
     if counts.min() == 0:
         raise UserError(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairmean.errors import Lost, UserCodeError, UserError
+from fairmean.errors import Diverged, Lost, UserCodeError, UserError
 from fairmean.importing import failure
 from fairmean.rules.aggregator import Aggregator
 from fairmean.rules.hyper import hyper_parameters
@@ -100,7 +100,7 @@ class Method:
 
     def scales(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
         """s from the clients' statistics; entropies go only to a scale that declares that it needs them."""
-        with self._blaming("scale", self.scale):
+        with self._blaming("scale", self.scale, losses):
             scales = self.scale(losses, entropies if self.scale.needs_entropy else None)
         self._check("scale", self.scale, scales, losses.shape, losses.device)
         return scales
@@ -110,7 +110,7 @@ class Method:
 
         An answer of the wrong form, and an error in a rule of the user's, names the rule.
         """
-        with self._blaming("rule", self.aggregator):
+        with self._blaming("rule", self.aggregator, vars(round).get("losses")):
             answer = self.aggregator(round, state)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise self._wrong("rule", self.aggregator, f"{_kind(answer)}, not a pair (weights or direction, state)")
@@ -261,22 +261,31 @@ class Method:
         if not self.aggregator.linear:
             result, state = self.decide(round, state, gradients.shape[1])
             if looks and not _is_ours(self.aggregator) and not result.isfinite().all() and gradients.isfinite().all():
-                raise self._wrong("rule", self.aggregator, "a direction that is not finite, from messages that are")
+                raise self._wrong(
+                    "rule",
+                    self.aggregator,
+                    "a direction with NaN or infinite values, although every message was finite",
+                )
             return Outcome(result, None, state)
         result, state = self.decide(round, state)
         weights = products.on_gradients(result)
         return Outcome(pull(gradients, weights), weights, state)
 
     @contextmanager
-    def _blaming(self, kind: str, part: Any) -> Iterator[None]:
-        """An exception in a part that is the user's own code names the part; one of ours stays what it is."""
+    def _blaming(self, kind: str, part: Any, losses: Tensor | None = None) -> Iterator[None]:
+        """An exception in a part that is the user's own code names the part; one of ours stays what it is.
+
+        Where losses are not finite any more, the run has diverged, and no part is to blame.
+        """
         try:
             yield
-        except (UserError, Lost, MemoryError, torch.OutOfMemoryError):
+        except (UserError, Diverged, Lost, MemoryError, torch.OutOfMemoryError):
             raise
         except (Exception, SystemExit) as error:
             if _is_ours(part):
                 raise
+            if losses is not None and not losses.isfinite().all():
+                raise Diverged("the losses are not finite any more") from error
             raise UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) failed ({failure(error)})") from error
 
     def _check(self, kind: str, part: Any, values: Any, shape: torch.Size, device: torch.device) -> None:

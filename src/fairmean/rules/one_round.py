@@ -78,6 +78,8 @@ def aggregate(
     method = parse_method(method) if isinstance(method, str) else method
     if not isinstance(method, Method):
         raise UserError(f"method = {method!r}: pass a name such as 'fairmean:kappa=4', or fairmean.method('fairmean')")
+    if not (state is None or isinstance(state, dict)):
+        raise UserError(f"state = {state!r}: pass {{}} in the first round, and then what came back")
     n = _check_tensors(method, gradients, losses, sizes, entropies)
     device = gradients.device
     sizes = torch.ones(n, device=device) if sizes is None else sizes

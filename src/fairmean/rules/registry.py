@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fairmean.code_digest import definition_digest
 from fairmean.errors import UserError
+from fairmean.user_modules import is_behind_its_files
 
 T = TypeVar("T")
 
@@ -44,5 +46,16 @@ def _place(cls: Any) -> tuple[str, str]:
 
 
 def source_of(cls: type[Any]) -> str | None:
-    """The digest of a class's source as it was when it was registered; None for what comes with fairmean."""
-    return _SOURCES[cls] if cls in _SOURCES else definition_digest(cls)
+    """The digest of a class's source as it was when it was registered; None for what comes with fairmean.
+
+    What runs is the class in memory. When its file has changed since, that is said.
+    """
+    now = definition_digest(cls)
+    known = _SOURCES.get(cls, now)
+    if known != now or (known is not None and is_behind_its_files(cls.__module__)):
+        warnings.warn(
+            f"the file of {cls.__module__}.{cls.__qualname__} has changed since it was imported; what is in memory is "
+            f"used: importlib.reload({cls.__module__}) takes the new one",
+            stacklevel=2,
+        )
+    return known

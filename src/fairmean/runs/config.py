@@ -295,6 +295,9 @@ def unknown_key(key: str) -> UserError:
         near = nearest(key, below)
         if near is not None:
             return UserError(f"unknown config key '{key}': did you mean '{below[near]}'?")
+    if nearest(key, [*_SECTIONS, *_PLAIN]) is None:
+        sections = ", ".join(_SECTIONS)
+        return UserError(f"unknown config key '{key}': keys are written section.key, as train.lr; sections: {sections}")
     return unknown("config key", key, [*_SECTIONS, *_PLAIN])
 
 

@@ -40,6 +40,7 @@ try:
 except ImportError:  # pragma: no cover - not on Windows, where runs are not locked
     fcntl = None  # type: ignore[assignment]
 
+_TRIES = 20  # to lock a folder that others remove at the same time
 CLIENTS = "clients.csv"
 HEADERS = {
     CLIENTS: "round,client,regular,loss,weight,accuracy,own_accuracy\n",
@@ -75,8 +76,8 @@ class RunFolder:
 
     def __enter__(self) -> RunFolder:
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        while not self._locked():
-            pass
+        if not any(self._locked() for _ in range(_TRIES)):
+            raise UserError(f"results folder '{self.path}': cannot be made there; choose another with run.dir=…")
         self._new = not any((self.path / name).exists() for name in ("checkpoint.pt", "summary.json", "config.toml"))
         assert self._lock is not None
         with suppress(OSError):  # a full disk: who holds the lock is only for messages
@@ -173,8 +174,10 @@ class RunFolder:
             summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, RecursionError) as error:
-            raise self.damaged("summary.json", f"is damaged ({type(error).__name__})") from None
+        except OSError as error:
+            raise self.damaged("summary.json", f"cannot be read ({error.strerror})") from None
+        except (ValueError, RecursionError):
+            raise self.damaged("summary.json", "is damaged (it is not JSON)") from None
         if not isinstance(summary, dict) or summary.get("status") not in ("finished", "diverged"):
             raise self.damaged("summary.json", "is damaged (it does not say how the run ended)")
         if summary["status"] == "diverged":
@@ -258,8 +261,8 @@ class RunFolder:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of odd pickles
                 checkpoint = torch.load(file, map_location=device, weights_only=True)
-        except Exception as error:  # whatever zip, pickle and torch say of bytes that are not a checkpoint
-            raise self.damaged("checkpoint.pt", f"is damaged ({type(error).__name__})") from None
+        except Exception:  # whatever zip, pickle and torch say of bytes that are not a checkpoint
+            raise self.damaged("checkpoint.pt", "is damaged (it cannot be read as a checkpoint)") from None
         missing = _missing(checkpoint)
         if missing:
             raise self.damaged("checkpoint.pt", f"is damaged ({missing})")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairmean import models
 from fairmean.engine import Simulator, Step
-from fairmean.errors import Lost
+from fairmean.errors import Diverged, Lost
 from fairmean.runs.config import Config, to_toml
 from fairmean.runs.environment import environment
 from fairmean.runs.folder import CLIENTS, RunFolder
@@ -86,7 +86,11 @@ class Recorder:
         for t in range(start, self.rounds):
             self.t = t
             accuracy = self.simulator.evaluate() if self.due(t) else None
-            step = self.simulator.step(t)
+            try:
+                step = self.simulator.step(t)
+            except Diverged:  # the rule was given losses that are not finite
+                self.ended = self.ended if self.flush() else self._diverged(t, "step")
+                return self.ended
             self.note(t, step, accuracy)
             self.swing.note(t, torch.as_tensor(step.losses))
             now = time.monotonic()

@@ -265,7 +265,9 @@ def _grid(given: Any) -> dict[str, list[Any]]:
                 example = "'mean' or 'fairmean:kappa=4'" if dotted == "methods" else "'none' or 'pairwise'"
                 raise UserError(f"grid.{dotted} = {choices!r}: must be a list of texts, such as {example}")
             if "." not in dotted and dotted not in ("methods", "attacks", "seeds", "seed", "theory"):
-                raise UserError(f"grid.{str(unknown_key(dotted)).removeprefix('unknown config key ')}")
+                known = str(unknown_key(dotted)).partition("did you mean '")[2].rstrip("'?")
+                hint = f"did you mean grid.{known}?" if known else 'write whole keys, as grid.train.lr or "train.lr"'
+                raise UserError(f"grid.{dotted}: there is no such key; {hint}")
             flat[dotted] = choices
     return flat
 

@@ -13,7 +13,7 @@ import torch
 
 from fairmean.engine import Simulator
 from fairmean.engine.fleet.fleet import Fleet, bytes_needed
-from fairmean.errors import UserCodeError
+from fairmean.errors import Diverged, UserCodeError
 from fairmean.runs.config import Config
 from fairmean.runs.folder import RunFolder
 from fairmean.runs.identity import Sources, folder_of
@@ -59,7 +59,7 @@ def run_together(
                     for name in {config.model.name for _, config, _ in wave}:
                         models.enter_context(blaming_the_model(name))
                     ended |= _run_wave(wave, report)
-            except UserCodeError:
+            except (UserCodeError, Diverged):
                 alone = [(i, config) for i, config, _ in wave]
             wave.clear()  # of the simulators, whose memory the next ones need
             ended |= {i: run_to_an_end(config, report, sources) for i, config in alone}

@@ -308,9 +308,7 @@ def _numbers(text: str | None) -> list[int] | None:
             if not more:
                 raise ValueError
             if more[-1] - more[0] >= MOST_RUNS or len(numbers) + len(more) > MOST_RUNS:
-                raise UserError(
-                    f"--seeds {text}: these are more than the {MOST_RUNS:,} runs that are planned at a time"
-                )
+                raise UserError(f"--seeds {text}: that is more than {MOST_RUNS:,} runs; ask for fewer seeds")
             numbers += more
     except UserError:
         raise

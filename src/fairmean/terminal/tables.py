@@ -45,9 +45,18 @@ def footer(result: Comparison) -> str:
     return (
         f"best per column {'in bold' if in_colour() else '*'} · accuracy in %, var in %², on clean labels, "
         "over regular clients (all of them where there is no attack)\n"
-        f"{_assumptions(result)}details: {result.folder}/table.csv, and one folder per run beside it\n"
+        f"{_assumptions(result)}{_diverged(result)}"
+        f"details: {result.folder}/table.csv, and one folder per run beside it\n"
         "next: fairmean compare --seeds 1-5   ·   fairmean compare data.name=fashion-mnist   ·   fairmean new my.toml"
     )
+
+
+def _diverged(result: Comparison) -> str:
+    """What to do about runs that diverged."""
+    count = sum(record["status"] == "diverged" for record in result.records)
+    if not count:
+        return ""
+    return f"{count} of {len(result.records)} runs diverged: use a smaller train.lr ('fairmean advise' suggests one)\n"
 
 
 def _assumptions(result: Comparison) -> str:
