@@ -211,6 +211,8 @@ def test_what_is_no_number_is_refused():
         (lambda: fair_objective(losses, np.array([0.0, math.nan])), "NaN as its group"),
         (lambda: fair_objective(losses, torch.tensor([0.0, math.nan])), "NaN as its group"),
         (lambda: fair_objective(losses[:0], []), "there is no sample"),
+        (lambda: fair_objective(losses, [[0], [1, 2]]), "groups must be integers or names"),
+        (lambda: fair_objective(losses, None), "fair_objective"),
     ):
         with pytest.raises(UserError, match=says):
             call()

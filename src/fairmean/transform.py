@@ -219,16 +219,16 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _grouped(groups: Any, device: torch.device) -> tuple[Any, Tensor, Tensor]:
     """The distinct groups, each sample's place among them, and how many samples each has."""
-    values = groups if isinstance(groups, Tensor | np.ndarray) else np.asarray(groups)
-    if isinstance(values, Tensor) and values.is_floating_point() and values.isnan().any():
-        raise UserError("fair_objective: a sample has NaN as its group; give it a group, or leave it out")
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f" and np.isnan(values).any():
-        raise UserError("fair_objective: a sample has NaN as its group; give it a group, or leave it out")
-    if isinstance(groups, Tensor):
-        return torch.unique(groups.to(device), return_inverse=True, return_counts=True)  # type: ignore[no-any-return]
     try:
-        names, index, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
-    except (TypeError, ValueError):
+        values: Any = groups if isinstance(groups, Tensor) else np.asarray(groups)
+        if (values != values).any():  # NaN alone differs from itself
+            raise UserError("fair_objective: a sample has NaN as its group; give it a group, or leave it out")
+        if isinstance(values, Tensor):
+            return torch.unique(values.to(device), return_inverse=True, return_counts=True)  # type: ignore[no-any-return]
+        names, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    except UserError:
+        raise
+    except (TypeError, ValueError, AttributeError):
         raise UserError("fair_objective: groups must be integers or names, one for each sample") from None
     return names, torch.from_numpy(index.astype(np.int64)).to(device), torch.from_numpy(counts).to(device)
 
