@@ -36,8 +36,8 @@ def measure(key: str, repetitions: int) -> None:
     pairs = [(seconds(lambda: watched.step(1)), seconds(lambda: plain.step(1))) for _ in range(repetitions)]
     assert isinstance(watched.monitor, Monitor)
     jacobian = seconds(watched.monitor.jacobian)
-    batch = watched._feed(1, watched.participants(1))
-    gradients = watched.monitor.gradients(batch)[0]
+    batch = watched.feed(1, watched.participants(1))
+    gradients = watched.monitor.gradients(batch, watched.context(1, batch))[0]
     regular = torch.from_numpy(fed.regular)
     curvature = seconds(lambda: watched.monitor._curvature(batch, gradients, regular))  # type: ignore[union-attr]
     ratios = [a / b for a, b in pairs]

@@ -83,7 +83,7 @@ def _figures(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
 def _draws(simulator: Simulator) -> str:
     """Who owns which sample with which label, and which samples the third step takes."""
     fed = simulator.federation
-    batch = simulator._feed(2, simulator.participants(2))
+    batch = simulator.feed(2, simulator.participants(2))
     sha = hashlib.sha256()
     for array in (fed.rows, fed.offsets, fed.y.numpy(), fed.test_rows, fed.test_own_y.numpy(), batch.rows.numpy()):
         sha.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())

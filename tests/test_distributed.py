@@ -80,7 +80,7 @@ def simulate(job, world=ALONE):
         "weights": torch.zeros(0) if weights is None else weights,
         "next": simulator.losses(2),
         "accuracy": torch.from_numpy(np.stack(simulator.evaluate())),
-        **simulator.state,
+        **simulator.state.rule,
     }
 
 

@@ -100,7 +100,17 @@ def test_another_package_adds_a_method(tmp_path, monkeypatch, registries):
 
 
 @pytest.mark.parametrize(
-    "name", ["transform", "rules.named", "rules.one_round", "runs.study", "runs.statistics", "engine.ranks"]
+    "name",
+    [
+        "transform",
+        "rules.named",
+        "engine.one_round",
+        "engine.server",
+        "rules.optimisers",
+        "runs.study",
+        "runs.statistics",
+        "engine.ranks",
+    ],
 )
 def test_docstring_examples(name):
     result = doctest.testmod(importlib.import_module(f"fairmean.{name}"))

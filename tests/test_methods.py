@@ -156,8 +156,8 @@ def test_a_pre_aggregation_that_does_nothing_changes_nothing(scale, aggregator):
 class Curious(Scale):
     """A scale that looks at what it did not ask for."""
 
-    def __call__(self, losses, entropies):
-        assert entropies is None
+    def __call__(self, losses, means, context):
+        assert "entropy" not in means
         return torch.ones_like(losses)
 
 

@@ -139,7 +139,7 @@ def test_bant_over_rounds(n):
 
         expected, trust = literal.bant(now, after, trust)
         values = [torch.from_numpy(np.asarray(x, dtype=float)) for x in (G, f, m, h)]
-        outcome = rule.combine(*values, clients=torch.arange(n), lr=0.1, state=state, access=Access(trust=loss))
+        outcome = aggregate(rule, *values, lr=0.1, state=state, access=Access(trust=loss))
         state = outcome.state
         np.testing.assert_allclose(outcome.weights, expected, rtol=1e-9, atol=1e-15)
         np.testing.assert_allclose(state["trust"], trust, rtol=1e-9)
@@ -161,7 +161,7 @@ def test_fedmdfg_over_rounds(n):
         direction = literal.fedmdfg_direction(G, f, theta_degrees=20.0, expected_losses=expected_losses, drop_zero=True)
         step, _ = literal.line_search(lambda s, d=direction, go=trial: go(d, s).numpy(), f, direction, 0.1, G=G)
         values = [torch.from_numpy(np.asarray(x, dtype=float)) for x in (G, f, m, h)]
-        outcome = rule.combine(*values, clients=torch.arange(n), lr=0.1, state=state, access=Access(trial=trial))
+        outcome = aggregate(rule, *values, lr=0.1, state=state, access=Access(trial=trial))
         state = outcome.state
         np.testing.assert_allclose(0.1 * outcome.direction, step * direction, rtol=1e-8, atol=1e-12)
         expected_losses = literal.fedmdfg_expectation(f, expected_losses, t)
@@ -172,21 +172,24 @@ def test_fedmdfg_over_rounds(n):
 def test_hierarchical_term(t_in, t_out):
     """Client-side tilt and server-side tilt together give the sample weights of the whole objective."""
     from fairmean.engine.batch import Span
+    from fairmean.engine.cohort import Told
     from fairmean.engine.losses import client_losses, row_coefficients
+    from fairmean.engine.server import Server, ServerState
+    from fairmean.rules.context import bare_context
 
     random = np.random.default_rng(0)
     samples = [random.gamma(2, 1, size=m) for m in (3, 7, 1, 12)]
     lengths = torch.tensor([len(s) for s in samples])
     flat = torch.from_numpy(np.concatenate(samples))
     span = Span(slice(0, 4), 0, len(flat), [slice(0, len(flat))], lengths, 0)
-    losses, share = client_losses(flat, span, t_in)
+    losses, share = client_losses(flat, None, span, t_in)
     rule = method("term-hierarchical", t_in=t_in, t_out=t_out)
-    c, _ = rule.coefficients(losses, lengths.double(), clients=torch.arange(4), lr=0.1, state={})
+    c = Server(rule).weigh(Told(losses, {}, bare_context(lengths.double())), ServerState({}, {}, {}), 0.1).coefficients
     got = row_coefficients(c, share, span, torch.float64)
     expected = np.concatenate(literal.term_hierarchical(samples, t_in, t_out))
     np.testing.assert_allclose(got, expected, rtol=2e-4 if t_in == 1e-12 else 1e-9)
     equal = Span(slice(0, 1), 0, 12, [slice(0, 12)], lengths[3:], 12)
-    one, other = client_losses(flat[-12:], equal, -1.0), client_losses(flat[-12:], Span(*vars(equal).values()), -1.0)
+    one, other = (client_losses(flat[-12:], None, s, -1.0) for s in (equal, Span(*vars(equal).values())))
     torch.testing.assert_close(one, other)
 
 
@@ -215,7 +218,7 @@ def test_against_byzfl(case):
             rule = BYZFL[run["name"]](**run["parameters"])
             state = {}
             for _ in range(run.get("calls", 1)):  # centered clipping starts where it ended
-                outcome = rule.combine(V, zeros, zeros + 1, clients=torch.arange(len(V)), lr=1.0, state=state)
+                outcome = aggregate(rule, V, zeros, zeros + 1, state=state)
                 state = outcome.state
             got = outcome.direction
         elif run["name"] in ("NNM", "Clipping"):
@@ -338,7 +341,7 @@ def test_permuting_clients_permutes_weights(n):
         for (rule, access), o in ((direct[name], np.arange(n)), (moved[name], order)):
             values = [torch.from_numpy(x[o]) for x in (G, f, m, h)]
             state = rule.aggregator.init(n)
-            outcomes.append(rule.combine(*values, clients=torch.arange(n), lr=0.1, state=state, access=access))
+            outcomes.append(aggregate(rule, *values, lr=0.1, state=state, access=access))
         np.testing.assert_allclose(outcomes[1].direction, outcomes[0].direction, rtol=1e-8, atol=1e-10, err_msg=name)
         if outcomes[0].weights is not None:
             expected = outcomes[0].weights.numpy()[order]
@@ -419,7 +422,7 @@ def test_any_scale_composes_with_any_aggregator(scale):
 def test_the_normalised_form_divides_scales_by_their_mean(scale, aggregator):
     G, f, m, h = draw(7, 30, 3)
     rule = compose(scale, aggregator)
-    s = rule.scale(torch.from_numpy(f), torch.from_numpy(h)).numpy()
+    s = rule.scale(torch.from_numpy(f), {"entropy": torch.from_numpy(h)}, None).numpy()
     expected = ours(compose("none", aggregator), G * (s / s.mean())[:, None], f, m, h)
     np.testing.assert_allclose(ours(rule, G, f, m, h), expected, rtol=1e-9, atol=1e-12)
 

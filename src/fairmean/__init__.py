@@ -2,12 +2,15 @@
 
 from fairmean._version import __version__
 from fairmean.engine.layers.registry import register_layer
+from fairmean.engine.one_round import aggregate, gathered
+from fairmean.engine.server import Server, ServerState, Update
 from fairmean.errors import Diverged, UserError
 from fairmean.rules.aggregator import CoordinateRule, GramRule, LossRule, SumRule, register
+from fairmean.rules.context import Context
 from fairmean.rules.method import Method
 from fairmean.rules.named import compose, method
 from fairmean.rules.objectives import CrossEntropy, Objective, register_objective
-from fairmean.rules.one_round import aggregate
+from fairmean.rules.optimisers import Optimiser, register_optimiser
 from fairmean.rules.round import Access, Round, Rung
 from fairmean.rules.scales import Scale, register_scale
 from fairmean.runs.advise import advise
@@ -19,6 +22,7 @@ from fairmean.transform import dispersion, fair_objective, marginal_weight, phi,
 __all__ = [
     "Access",
     "Comparison",
+    "Context",
     "CoordinateRule",
     "CrossEntropy",
     "Diverged",
@@ -26,11 +30,15 @@ __all__ = [
     "LossRule",
     "Method",
     "Objective",
+    "Optimiser",
     "Result",
     "Round",
     "Rung",
     "Scale",
+    "Server",
+    "ServerState",
     "SumRule",
+    "Update",
     "UserError",
     "__version__",
     "advise",
@@ -40,6 +48,7 @@ __all__ = [
     "compose",
     "dispersion",
     "fair_objective",
+    "gathered",
     "marginal_weight",
     "method",
     "phi",
@@ -47,6 +56,7 @@ __all__ = [
     "register",
     "register_layer",
     "register_objective",
+    "register_optimiser",
     "register_scale",
     "run",
 ]

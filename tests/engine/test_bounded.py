@@ -10,6 +10,7 @@ from fairmean import Access, CoordinateRule, Method, method
 from fairmean.engine.fleet import vmapped_rule as vectorised
 from fairmean.engine.fleet.fleet import Alone, Fleet
 from fairmean.engine.paths.in_parts import fits
+from fairmean.engine.server import Server
 from fairmean.errors import UserError
 from fairmean.rules.scales import Unscaled
 from tests.engine.test_fleet import draws
@@ -96,8 +97,8 @@ def test_a_separable_rule_with_memory_is_not_had_in_parts(federations):
 def test_trying_out_a_rule_takes_little_memory(monkeypatch):
     """With 10,000 clients a rule on inner products was tried on matrices of 10,000 × 10,000."""
     tried = []
-    monkeypatch.setattr(vectorised, "_tried", lambda method, n, d, access: tried.append((n, d)) or True)
+    monkeypatch.setattr(vectorised, "_tried", lambda server, n, d, classes, access: tried.append((n, d)) or True)
     monkeypatch.setattr(vectorised, "_KNOWN", {})
     for name, f in (("krum", 2), ("krum", 100), ("cwtm", 1)):
-        vectorised.vectorises(method(name, f=f), 10_000, 100_000, Access())
+        vectorised.vectorises(Server(method(name, f=f)), 10_000, 100_000, 10, Access())
     assert tried == [(64, 1024), (404, 1024), (64, 1024)]

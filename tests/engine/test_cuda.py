@@ -16,6 +16,7 @@ from fairmean.engine.kernels.dropout import FusedDropout
 from fairmean.engine.kernels.pool import NarrowConv, PooledReLU
 from fairmean.engine.kernels.swap import accelerate
 from fairmean.engine.precision import PRECISIONS
+from fairmean.engine.simulator import moved
 from fairmean.models import Dropout
 from fairmean.models import build as build_model
 from fairmean.rules.scales import Unscaled
@@ -58,7 +59,7 @@ def test_resume_on_cuda(federation):
     half, _ = simulate(federation, METHODS["bant"], rounds=2, device="cuda", dtype=torch.float32)
     again, _ = simulate(federation, METHODS["bant"], rounds=0, device="cuda", dtype=torch.float32)
     again.w.copy_(half.w)
-    again.state = {key: value.cpu() for key, value in half.state.items()}
+    again.state = moved(half.state, "cpu")
     for t in (2, 3):
         again.step(t)
     assert torch.equal(again.w, whole.w)

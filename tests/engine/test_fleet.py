@@ -17,6 +17,7 @@ from fairmean.engine.fleet.stack import Stack
 from fairmean.engine.fleet.vmapped_rule import vectorises
 from fairmean.engine.kernels.linear_relu import gated_product
 from fairmean.engine.precision import PRECISIONS
+from fairmean.engine.server import Server
 from fairmean.rules.round import NO_ACCESS, Rung
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
@@ -72,8 +73,8 @@ def test_together_equals_alone(mode, device):
             assert done[-1].steps[i].weights is None
         else:
             np.testing.assert_allclose(done[-1].steps[i].weights, last.weights.cpu(), rtol=1e-6, atol=1e-9)
-        for key, value in alone.state.items():
-            torch.testing.assert_close(group[i].state[key].to(value), value, rtol=1e-9, atol=1e-12)
+        for key, value in alone.state.rule.items():
+            torch.testing.assert_close(group[i].state.rule[key].to(value), value, rtol=1e-9, atol=1e-12)
     if mode == "full":  # rules on losses alone make stacks of another kind
         few = [simulate(fed, METHODS[n], 0, **options)[0] for n in ("mean", "term", "entropy") for fed in federations]
         fleet = Fleet(few)
@@ -147,9 +148,9 @@ def test_graph_equals_plain(federations, name, mode, device, monkeypatch):
         assert (last.weights is None) == (done[-1].steps[0].weights is None)
         if last.weights is not None:
             np.testing.assert_allclose(done[-1].steps[0].weights, last.weights.cpu(), rtol=1e-6, atol=1e-9)
-        assert set(graphed.state) == set(plain.state)
-        for key, value in plain.state.items():
-            torch.testing.assert_close(graphed.state[key].cpu(), value.cpu(), rtol=1e-8, atol=1e-9)
+        assert set(graphed.state.rule) == set(plain.state.rule)
+        for key, value in plain.state.rule.items():
+            torch.testing.assert_close(graphed.state.rule[key].cpu(), value.cpu(), rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -232,9 +233,9 @@ def test_gated_product(device, dtype):
 
 def test_trying_a_rule_on_losses_takes_no_room():
     """Its gradients are never formed: a million clients with a million parameters."""
-    assert vectorises(method("fairmean"), 10**6, 10**6, NO_ACCESS)
-    assert vectorises(method("krum", f=1), 5, 100, NO_ACCESS)
-    assert not vectorises(method("fedmgda+"), 5, 100, NO_ACCESS)
+    assert vectorises(Server("fairmean"), 10**6, 10**6, 10, NO_ACCESS)
+    assert vectorises(Server(method("krum", f=1)), 5, 100, 10, NO_ACCESS)
+    assert not vectorises(Server("fedmgda+"), 5, 100, 10, NO_ACCESS)
 
 
 class Own(nn.Sequential):

@@ -45,8 +45,8 @@ class Uncertain(Scale):
     needs_entropy = True
     normalised = True
 
-    def __call__(self, losses, entropies):
-        return 1 + entropies / (1 + losses)
+    def __call__(self, losses, means, context):
+        return 1 + means["entropy"] / (1 + losses)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Generalised(Objective):
 
     q: float = 0.7
 
-    def losses(self, logits, y):
+    def losses(self, logits, y, context):
         return (1 - (-self.q * F.cross_entropy(logits, y, reduction="none")).exp()) / self.q
 
 
@@ -253,15 +253,15 @@ def test_resume_from_any_round_is_exact(federation, name, mode):
     for t in range(3, 6):
         again.step(t)
     assert torch.equal(again.w, whole.w)
-    assert all(torch.equal(again.state[key], whole.state[key]) for key in whole.state)
+    assert all(torch.equal(again.state.rule[key], whole.state.rule[key]) for key in whole.state.rule)
 
 
 def test_local_steps_draw_fresh_dropout_masks(federation, monkeypatch):
     monkeypatch.setitem(build_model.__globals__["MODELS"], "small", small_cnn)
     simulator, _ = simulate(federation, method("mean"), rounds=0, model="small", local_steps=3)
     clients = simulator.participants(0)
-    assert len({simulator._feed(step, clients).key for step in range(3)}) == 3
-    steps = [simulator._feed(step, clients) for step in range(3)]
+    assert len({simulator.feed(step, clients).key for step in range(3)}) == 3
+    steps = [simulator.feed(step, clients) for step in range(3)]
     assert len({step.key for step in steps}) == 3
 
 

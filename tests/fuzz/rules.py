@@ -118,7 +118,7 @@ def scale(value: str) -> str:
     """A scale's class, by what it returns or does."""
     return (
         "@fairmean.register_scale('NAME')\n@dataclass(frozen=True)\nclass Bad(fairmean.Scale):\n    '''Bad.'''\n\n"
-        f"    def __call__(self, losses, entropies):\n        {value}\n"
+        f"    def __call__(self, losses, means, context):\n        {value}\n"
     )
 
 
@@ -269,7 +269,7 @@ def handwritten() -> Iterator[Case]:
             words=["method.f=1"],
         )
     yield make.module("raises", scale("raise KeyError('lost')"), "NAME", "lost", word="scale")
-    yield make.module("wants no entropies but uses them", scale("return entropies * 2"), "NAME", word="scale")
+    yield make.module("wants no entropies but uses them", scale("return means['entropy'] * 2"), "NAME", word="scale")
     yield make.module("that is no dataclass", "@fairmean.register_scale('NAME')\nclass Bad:\n    pass\n", word="scale")
     yield make.module(
         "registered as fairmean",

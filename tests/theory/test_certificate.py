@@ -80,7 +80,7 @@ def test_an_unbounded_scale(registries):
         kappa: float = 1.0
         tau: float = 1.0
 
-        def __call__(self, losses, entropies):
+        def __call__(self, losses, means, context):
             return 1 + self.kappa * losses / self.tau
 
     names = named(certificate := checked(SOFTMAX | {"method.name": "leaky+mean"}))

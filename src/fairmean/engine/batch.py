@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,12 @@ class Batch:
     bounds: Index
     mine: slice = field(default_factory=partial(slice, None))
     _spans: dict[int, list[Span]] = field(default_factory=dict)
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """For every row, the place of its client in this batch."""
+        places = torch.arange(len(self.lengths), device=self.lengths.device)
+        return torch.repeat_interleave(places, self.lengths, output_size=len(self.x))
 
     def spans(self, chunk: int) -> list[Span]:
         """Runs of whole clients of about ``chunk`` rows; a larger client is alone, in parts."""

@@ -121,19 +121,18 @@ class Net:
             elif grad is not None:
                 parameter.grad.add_(grad)
 
-    def descend(self, lr: float) -> None:
-        """w ← w − lr·gradient, wherever the gradient is; a parameter without one stays."""
+    def with_gradients(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The parameters that have a gradient, and those gradients, wherever they are."""
         live = [p for p in self._parameters if p.grad is not None]
-        with torch.no_grad():
-            torch._foreach_add_(list[Tensor](live), self._gradients(), alpha=-lr)
+        return list[Tensor](live), [p.grad for p in live if p.grad is not None]
 
-    def scale_gradient(self, factor: Tensor | float) -> None:
-        """Multiply the gradient by a number."""
-        factor = factor.to(self.flat.dtype) if isinstance(factor, Tensor) else factor
-        torch._foreach_mul_(self._gradients(), factor)
-
-    def _gradients(self) -> list[Tensor]:
-        return [p.grad for p in self._parameters if p.grad is not None]
+    def flat_gradient(self) -> Tensor:
+        """The gradient as one vector, zero where there is none."""
+        flat = torch.zeros_like(self.flat)
+        for parameter, view in zip(self._parameters, self.views(flat), strict=True):
+            if parameter.grad is not None:
+                view.copy_(parameter.grad)
+        return flat
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

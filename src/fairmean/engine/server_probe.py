@@ -10,23 +10,33 @@ from torch import Tensor
 
 from fairmean.data.federation import Federation
 from fairmean.engine.batch import Batch
+from fairmean.engine.descent import descend
 from fairmean.engine.net import Net
 from fairmean.engine.paths.per_client import broadcast_statistics
 from fairmean.engine.ranks import ALONE, World
-from fairmean.rules.objectives import Objective
+from fairmean.rules.context import Context
+from fairmean.rules.method import Method
 from fairmean.rules.round import Access
 
 
+def losses_now(net: Net, batch: Batch, chunk: int, method: Method, context: Context, world: World) -> Tensor:
+    """The losses of all clients of a batch at the net's parameters; ``context`` is of all of them."""
+    own = net.flat.new_empty(0, dtype=torch.float64)
+    if len(batch.clients):
+        own = broadcast_statistics(net, batch, chunk, method, context.only(batch.mine), measure=False)[0]
+    joined: Tensor = world.join(batch.bounds, own)[0]
+    return joined
+
+
 class Reach:
-    """Trials around the net's parameters, which are the same afterwards. ``batch`` is the round's."""
+    """Trials around the net's parameters, which are the same afterwards. ``batch`` and ``context`` are the round's."""
 
     batch: Batch
+    context: Context
 
-    def __init__(
-        self, net: Net, federation: Federation, chunk: int, objective: Objective, world: World = ALONE
-    ) -> None:
+    def __init__(self, net: Net, federation: Federation, chunk: int, method: Method, world: World = ALONE) -> None:
         self._net, self._federation, self._chunk, self._world = net, federation, chunk, world
-        self._objective = objective
+        self._method = method
 
     def access(self) -> Access:
         """As the rules see it."""
@@ -40,9 +50,7 @@ class Reach:
     def trial(self, direction: Tensor, step: float) -> Tensor:
         """Every participant's loss at w − step·direction, on the round's batch."""
         with self._moved(direction, step):
-            losses = broadcast_statistics(self._net, self.batch, self._chunk, self._objective)[0]
-            joined: Tensor = self._world.join(self.batch.bounds, losses)[0]
-            return joined
+            return losses_now(self._net, self.batch, self._chunk, self._method, self.context, self._world)
 
     def trust(self, direction: Tensor | None, step: float) -> Tensor:
         """The loss at w − step·direction on clean data that the server owns."""
@@ -50,14 +58,15 @@ class Reach:
         assert x is not None
         assert y is not None
         with self._net.evaluating(), self._moved(direction, step), torch.no_grad():
-            return self._objective.losses(self._net.model(self._net.layout(x)), y).mean().double()
+            logits = self._net.model(self._net.layout(x))
+            return self._method.objective.losses(logits, y, self.context).mean().double()
 
     @contextmanager
     def _moved(self, direction: Tensor | None, step: float) -> Iterator[None]:
         w = self._net.flat
         before = w.clone()
         if direction is not None:
-            w.add_(direction, alpha=-step)
+            descend(w, direction, step)
         try:
             yield
         finally:

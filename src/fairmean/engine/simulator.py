@@ -13,23 +13,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from fairmean.data.federation import Federation
 from fairmean.engine.batch import Batch, Feeder
+from fairmean.engine.cohort import Cohort, Gathered
+from fairmean.engine.descent import descend
 from fairmean.engine.evaluation import Evaluator
 from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.net import Net
-from fairmean.engine.paths.in_parts import bounded_round, fits
-from fairmean.engine.paths.local_steps import local_round
-from fairmean.engine.paths.one_pass import fused_round
-from fairmean.engine.paths.per_client import broadcast_statistics, client_gradients
-from fairmean.engine.paths.reference import reference_round
+from fairmean.engine.paths.all_ranks import AllRanks, Nobody
+from fairmean.engine.paths.in_parts import InParts, fits
+from fairmean.engine.paths.local_steps import LocalSteps
+from fairmean.engine.paths.one_pass import OnePass
+from fairmean.engine.paths.per_client import PerClient
+from fairmean.engine.paths.reference import reference_cohort
 from fairmean.engine.precision import Precision
 from fairmean.engine.ranks import ALONE, World, borders
-from fairmean.engine.server_probe import Reach
+from fairmean.engine.server import Server, ServerState, Update
+from fairmean.engine.server_probe import Reach, losses_now
 from fairmean.errors import UserError
 from fairmean.randomness import generator
-from fairmean.rules.method import Method, Outcome
+from fairmean.rules.context import Context, Means
+from fairmean.rules.method import Method
+from fairmean.rules.optimisers import Optimiser
 from fairmean.rules.round import Rung, State
 
 
@@ -59,15 +66,15 @@ class Observer(Protocol):
     before: Any
     running: Tensor
 
-    def gradients(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Every client's gradient, loss and entropy."""
+    def gradients(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor, Means]:
+        """Every client's gradient, loss, and what it measured."""
 
     def observe(
-        self, t: int, batch: Batch, gradients: Tensor, losses: Tensor, outcome: Outcome | None, lr: float
+        self, t: int, batch: Batch, gradients: Tensor, losses: Tensor, update: Update | None, lr: float
     ) -> Tensor:
-        """What a round shows; no outcome: no step was taken."""
+        """What a round shows; no update: no step was taken."""
 
-    def recall(self, w: Tensor, running: Tensor, batch: Batch) -> None:
+    def recall(self, w: Tensor, running: Tensor, batch: Batch, context: Context) -> None:
         """Be as after observing the iterate w."""
 
 
@@ -109,6 +116,7 @@ class Simulator:
         memory: float = 2.0,
         room: float | None = None,
         world: World = ALONE,
+        optimiser: Optimiser | None = None,
     ) -> None:
         if world.size > 1 and engine == "reference":
             raise UserError("train.engine = 'reference': is for one process; use train.engine=fast with several ranks")
@@ -118,23 +126,27 @@ class Simulator:
         self.federation = _own(federation, self._borders, world).to(device, dtype)
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
         self.net = Net(model, device, dtype, self.precision)
-        self.state: State = method.init(federation.clients)
+        self.server = Server(method, optimiser)
+        self.measured = method.rehearse(federation.classes)
+        self.state = self.server.init(federation.clients, len(self.w), federation.classes, device, dtype)
+        remembered = method.memory(federation.clients, federation.classes)
+        self.memory: State = {key: value.to(device) for key, value in remembered.items()}
+        self._t = torch.zeros((), dtype=torch.float64, device=device)
         x, test_x = self.net.layout(self.federation.x), self.net.layout(self.federation.test_x)
         self.federation = replace(self.federation, x=x, test_x=test_x)
-        self._feed = Feeder(
+        self.feed = Feeder(
             self.federation, training.batch, seed, keyed=self.net.random, borders=self._borders, rank=world.rank
         )
         self._everyone = np.arange(federation.clients)
         auto = self.net.chunk_rows(self.federation.x)
-        self._chunk, self.row_bytes = chunk or auto.rows, auto.bytes_per_row
-        self._keep = max(self._chunk, int(memory * 2**30 / auto.bytes_per_row))
-        self._reach = Reach(self.net, self.federation, self._chunk, method.objective, world)
-        self._access = self._reach.access()
-        method.try_objective(federation.classes)
-        method.check(len(self.participants(0)), self._access)
+        self.chunk, self.row_bytes = chunk or auto.rows, auto.bytes_per_row
+        self.keep = max(self.chunk, int(memory * 2**30 / auto.bytes_per_row))
+        self.reach = Reach(self.net, self.federation, self.chunk, method, world)
+        self.access = self.reach.access()
+        method.check(len(self.participants(0)), self.access)
         self.bounded = self._bound(room)
         self.monitor: Observer | None = None
-        self._evaluate = Evaluator(_tests(self.federation, self._borders, world), self.net, self._chunk)
+        self._evaluate = Evaluator(_tests(self.federation, self._borders, world), self.net, self.chunk)
 
     @property
     def w(self) -> Tensor:
@@ -153,21 +165,50 @@ class Simulator:
         """Round t: clients compute, the server aggregates, w ← w − lr·d."""
         clients, lr = self.participants(t), self.training.step_size(t)
         k = self.training.local_steps
-        steps = [self._feed(t * k + j, clients) for j in range(k)]
-        self._reach.batch = steps[0]
+        steps = [self.feed(t * k + j, clients) for j in range(k)]
+        context = self.context(t, steps[0])
+        self.reach.batch, self.reach.context = steps[0], context
         measured = None
         if self.monitor is not None:
-            losses, outcome, measured = self._watched(t, steps[0], lr)
+            update, measured = self._watched(t, steps[0], context, lr)
         else:
-            losses, outcome = self._round(steps, lr)
-        if outcome.direction is None:
-            self.net.descend(lr)
-        else:
-            if self.method.rung > Rung.LOSSES:
-                self.world.lead(outcome.direction)  # machines of another kind may round differently
-            self.net.flat.add_(outcome.direction, alpha=-lr)
-        self.state = outcome.state
-        return Step(clients, losses, outcome.weights, measured)
+            update = self.server.update(self._cohort(steps, context, lr), self.state, lr)
+        if self.method.rung > Rung.LOSSES and isinstance(update.direction, Tensor):
+            self.world.lead(update.direction)  # machines of another kind may round differently
+        descend(self.net.flat, update.direction, lr)
+        self.state = update.state
+        self.remember(steps[0].ids, update.memory)
+        return Step(clients, update.losses, update.weights, measured)
+
+    def context(self, t: int, batch: Batch) -> Context:
+        """What the clients of round t know, all of those of the batch."""
+        self._t.fill_(t)
+        memory = self.memory
+        if memory and len(batch.ids) < self.federation.clients:
+            memory = {key: value[batch.ids] for key, value in memory.items()}
+        return Context(self._t, self.training.rounds, batch.ids, batch.sizes, memory, self.state.broadcast)
+
+    def remember(self, clients: Tensor, memory: State) -> None:
+        """Keep what these clients remember from now on, in place."""
+        for key, value in memory.items():
+            self.memory[key].index_copy_(0, clients, value)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a run needs to go on from here, as tensors of its own: the model and every memory."""
+        kept: dict[str, Any] = {"w": self.w.clone(), "state": _copied(self.state.rule)}
+        others = {"optimiser": self.state.optimiser, "broadcast": self.state.broadcast, "memory": self.memory}
+        kept |= {name: _copied(values) for name, values in others.items() if values}
+        if self.monitor is not None and self.monitor.before is not None:
+            kept["before"], kept["running"] = self.monitor.before.w.clone(), self.monitor.running.clone()
+        return kept
+
+    def restore(self, kept: dict[str, Any], t: int) -> None:
+        """Be as when ``snapshot`` gave this, before round t."""
+        self.w.copy_(kept["w"])
+        self.state = ServerState(kept["state"], kept.get("optimiser", {}), kept.get("broadcast", {}))
+        self.memory = kept.get("memory", {})
+        if "before" in kept:
+            self.recall(kept["before"], kept["running"], t)
 
     @property
     def unsteady(self) -> str:
@@ -193,49 +234,54 @@ class Simulator:
         need = 3 * len(self.participants(0)) * len(self.w) * self.w.element_size()
         if need > 0.7 * memory(self.w.device):
             raise UserError(f"theory = true: keeps every client's gradient, {need / 2**30:.2g} GiB; use fewer clients")
-        self.monitor = observer(self.net, self.federation, self.method, self._chunk, not self.unsteady, every)
+        self.monitor = observer(self.net, self.federation, self.method, self.chunk, not self.unsteady, every)
 
     def look(self, t: int) -> Tensor | None:
         """The monitor's figures at the current model, without a step."""
         if self.monitor is None:
             return None
-        batch = self._feed(t, self.participants(t))
-        gradients, losses, _ = self.monitor.gradients(batch)
+        batch = self.feed(t, self.participants(t))
+        gradients, losses, _ = self.monitor.gradients(batch, self.context(t, batch))
         return self.monitor.observe(t, batch, gradients, losses, None, math.nan)
 
     def recall(self, w: Tensor, running: Tensor, t: int) -> None:
         """Before going on with round t: w is the iterate of the round before, ``running`` what was summed up there."""
         if self.monitor is not None:
-            self.monitor.recall(w, running, self._feed(t - 1, self.participants(t - 1)))
+            batch = self.feed(t - 1, self.participants(t - 1))
+            self.monitor.recall(w, running, batch, self.context(t - 1, batch))
 
-    def _watched(self, t: int, batch: Batch, lr: float) -> tuple[Tensor, Outcome, Tensor]:
+    def _watched(self, t: int, batch: Batch, context: Context, lr: float) -> tuple[Update, Tensor]:
         """A round from every client's gradient, and what it shows."""
         assert self.monitor is not None
-        gradients, losses, entropies = self.monitor.gradients(batch)
-        known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": self.state, "access": self._access}
-        outcome = self.method.combine(gradients, losses, batch.sizes, entropies, **known)
-        return losses, outcome, self.monitor.observe(t, batch, gradients, losses, outcome, lr)
+        gradients, losses, means = self.monitor.gradients(batch, context)
+        update = self.server.update(Gathered(gradients, losses, means, context, self.access), self.state, lr)
+        return update, self.monitor.observe(t, batch, gradients, losses, update, lr)
 
-    def _round(self, steps: list[Batch], lr: float) -> tuple[Tensor, Outcome]:
-        method, local_lr = self.method, self.training.local_lr or lr
+    def _cohort(self, steps: list[Batch], context: Context, lr: float) -> Cohort:
+        """The round's clients, by the cheapest path that gives the rule what it may see."""
+        local_lr, batch = self.training.local_lr or lr, steps[0]
         if self.engine == "reference":
-            return reference_round(self.net, steps, method, lr, local_lr, self.state, self._access)
+            return reference_cohort(self.net, steps, self.method, context, local_lr, self.access)
+        if self.world.size == 1:
+            return self._own_cohort(steps, context, local_lr)
+        mine = context.only(batch.mine)
+        if not len(batch.clients):
+            own: Cohort = Nobody(self.w, mine, self.measured)
+        else:
+            own = self._own_cohort(steps, mine, local_lr)
+        room = self.gradients if self.method.rung > Rung.LOSSES else None
+        return AllRanks(own, self.world, context, batch.bounds, self.access, room)
+
+    def _own_cohort(self, steps: list[Batch], context: Context, local_lr: float) -> Cohort:
+        """The clients of this process."""
+        net, batch, method, access = self.net, steps[0], self.method, self.access
         if len(steps) > 1:
-            return local_round(self.net, steps, method, lr, local_lr, self.state, self._chunk, self._access, self.world)
+            return LocalSteps(net, steps, method, context, local_lr, self.chunk, access)
         if method.rung <= Rung.LOSSES:
-            with self.net.passes():
-                return fused_round(self.net, steps[0], method, lr, self.state, self._chunk, self._keep, self.world)
+            return OnePass(net, batch, method, context, self.chunk, self.keep)
         if self.bounded:
-            with self.net.passes():
-                parts = (self._chunk, self._keep, self._capture, self.bounded)
-                return bounded_round(self.net, steps[0], method, lr, self.state, *parts)
-        batch, rows = steps[0], self._gradients
-        with self.net.passes():
-            mine = client_gradients(self.net, batch, self._chunk, method.objective, self._capture, rows[batch.mine])
-        losses, entropies = self.world.join(batch.bounds, *mine)
-        self.world.complete(rows, batch.bounds)
-        known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": self.state, "access": self._access}
-        return losses, method.combine(rows, losses, batch.sizes, entropies, owned=True, **known)
+            return InParts(net, batch, method, context, self.chunk, self.keep, self.capture, self.bounded)
+        return PerClient(net, batch, method, context, self.chunk, self.capture, self.gradients[batch.mine], self.access)
 
     def _bound(self, room: float | None) -> int:
         """0, or the bytes that per-client gradients may take where all n×d of them do not fit."""
@@ -255,22 +301,20 @@ class Simulator:
         return have
 
     @cached_property
-    def _gradients(self) -> Tensor:
+    def gradients(self) -> Tensor:
         """Room for the n×d gradients, kept for the whole run."""
         return self.w.new_empty(len(self.participants(0)), len(self.w))
 
     @cached_property
-    def _capture(self) -> Capture | None:
+    def capture(self) -> Capture | None:
         """How to get them from one pass, where the model allows it."""
         capture = Capture(self.net)
         return capture if capture.fits(self.federation.x) else None
 
     def losses(self, t: int) -> Tensor:
         """The losses of the clients of round t at the current model, without a step."""
-        batch = self._feed(t * self.training.local_steps, self.participants(t))
-        mine = broadcast_statistics(self.net, batch, self._chunk, self.method.objective)[0]
-        losses: Tensor = self.world.join(batch.bounds, mine)[0]
-        return losses
+        batch = self.feed(t * self.training.local_steps, self.participants(t))
+        return losses_now(self.net, batch, self.chunk, self.method, self.context(t, batch), self.world)
 
     def training_losses(self, last: Tensor) -> Tensor:
         """The loss of every client at the current model: on all its samples, as it sees their labels, without dropout.
@@ -280,10 +324,9 @@ class Simulator:
         if not self.unsteady:
             return last.cpu()
         batch = self._everything()
+        context = self.context(self.training.rounds, batch)
         with self.net.evaluating():
-            mine = broadcast_statistics(self.net, batch, self._chunk, self.method.objective)[0]
-        losses: Tensor = self.world.join(batch.bounds, mine)[0]
-        return losses.cpu()
+            return losses_now(self.net, batch, self.chunk, self.method, context, self.world).cpu()
 
     def _everything(self) -> Batch:
         """All samples of all clients, of which this rank has its own."""
@@ -302,11 +345,19 @@ class Simulator:
         """Every rank takes the first one's model and state, and the round that it goes on with."""
         if self.world.size == 1:
             return t
-        device, state = self.w.device, {key: value.cpu() for key, value in self.state.items()}
-        t, w, state = self.world.first((t, self.w.cpu(), state))
+        t, w, state, memory = self.world.first((t, self.w.cpu(), *moved((self.state, self.memory), "cpu")))
         self.w.copy_(w)
-        self.state = {key: value.to(device) for key, value in state.items()}
+        self.state, self.memory = moved((state, memory), self.w.device)
         return t
+
+
+def _copied(state: State) -> State:
+    return {key: value.clone() for key, value in state.items()}
+
+
+def moved(tree: Any, device: torch.device | str) -> Any:
+    """The same states with their tensors on a device."""
+    return tree_map_only(Tensor, lambda value: value.to(device), tree)
 
 
 def _own(federation: Federation, borders: NDArray[np.int64], world: World) -> Federation:

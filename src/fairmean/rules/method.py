@@ -1,10 +1,10 @@
-"""A method, and what it makes of one round."""
+"""A method: an objective, a scale and an aggregator. Each is asked in the right form, and a wrong answer is named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,23 +13,26 @@ from torch import Tensor
 from fairmean.errors import Diverged, Lost, UserCodeError, UserError
 from fairmean.importing import failure
 from fairmean.rules.aggregator import Aggregator
+from fairmean.rules.context import LAST_SENT, Context, Means
 from fairmean.rules.hyper import hyper_parameters
 from fairmean.rules.mixing import Mixing
-from fairmean.rules.objectives import CrossEntropy, Objective
-from fairmean.rules.products import Products, pull
-from fairmean.rules.round import NO_ACCESS, Access, Round, Rung, State
+from fairmean.rules.objectives import CrossEntropy, Objective, entropy
+from fairmean.rules.products import Products
+from fairmean.rules.round import Access, Round, Rung, State
 from fairmean.rules.scales import Scale
 
 
-class Outcome(NamedTuple):
-    """A round's result: the direction d, the weight each g_i got in it (None when not a weighted sum), the state.
+class Report(NamedTuple):
+    """What clients make of their statistics: one row for each.
 
-    The engine's fused pass leaves the direction in the model's gradients; it is None here then.
+    ``scales`` are 0 for clients that are out. ``memory`` is what they remember from now on. ``side`` is what they add
+    to their messages, zeros from those that are out.
     """
 
-    direction: Tensor | None
-    weights: Tensor | None
-    state: State
+    losses: Tensor
+    scales: Tensor
+    memory: State
+    side: State
 
 
 @dataclass(frozen=True)
@@ -66,22 +69,102 @@ class Method:
     @property
     def is_own(self) -> bool:
         """Whether a part of it is the user's own code."""
-        return any(not _is_ours(part) for part in self.parts)
+        return any(not is_ours(part) for part in self.parts)
 
     @property
     def hyper(self) -> dict[str, Any]:
         """All hyper-parameters, of scale, pre-aggregations and aggregator."""
         return merged(hyper_parameters(part) for part in self.parts)
 
-    def try_objective(self, classes: int) -> None:
-        """Raise unless the objective gives a loss for every row of logits, that can be differentiated."""
+    @property
+    def remembers(self) -> bool:
+        """Whether something is kept of every client between rounds."""
+        return not (_is_simple(self.objective) and _is_simple(self.scale))
+
+    @property
+    def may_be_out(self) -> bool:
+        """Whether clients may be out of a round: the scale does not promise that it is never 0."""
+        return not _is_simple(self.scale)
+
+    @property
+    def plain_mean(self) -> bool:
+        """Whether every sample of a client has the same weight inside it."""
+        return type(self.objective).weights is Objective.weights
+
+    @property
+    def measures(self) -> bool:
+        """Whether clients measure something at the broadcast model beside their losses."""
+        return self.needs_entropy or type(self.objective).measure is not Objective.measure
+
+    @property
+    def adds_sums(self) -> bool:
+        """Whether clients add small vectors to their messages, of which the server makes a broadcast."""
+        return type(self.scale).side is not Scale.side
+
+    def memory(self, n: int, classes: int) -> State:
+        """What is kept of n clients before the first round."""
+        if not self.remembers:
+            return {}
+        with self._blaming("objective", self.objective):
+            own = self.objective.init(n, classes)
+        self._check_table("objective", self.objective, own, n)
+        if LAST_SENT in own:
+            raise self._wrong(
+                "objective", self.objective, f"a memory called {LAST_SENT}, which the engine itself keeps"
+            )
+        return {**own, LAST_SENT: torch.full((n,), -1.0, dtype=torch.float64)}
+
+    def first_broadcast(self, classes: int) -> State:
+        """What the server sends along with the first model."""
+        with self._blaming("scale", self.scale):
+            first = self.scale.start(classes)
+        if not _is_state(first):
+            raise self._wrong("scale", self.scale, "a start that is not a dictionary of tensors")
+        return first
+
+    def made_up_context(self, classes: int) -> Context:
+        """Of two clients before the first round, with two samples and one."""
+        owner = torch.tensor([0, 0, 1])
+        return Context(
+            t=torch.zeros((), dtype=torch.float64),
+            rounds=1,
+            clients=torch.arange(2),
+            sizes=torch.tensor([2.0, 1.0], dtype=torch.float64),
+            memory=self.memory(2, classes),
+            broadcast=self.first_broadcast(classes),
+            spread=lambda values: values[owner],
+        )
+
+    def rehearse(self, classes: int) -> dict[str, torch.Size]:
+        """Ask the client's side everything once, about made-up samples of two clients; raise if an answer is wrong.
+
+        So a mistake shows before anything is written. Returned is what is measured, and the shape of one value of it.
+        """
         logits = torch.linspace(-1, 1, 3 * classes, dtype=torch.float64).view(3, classes).requires_grad_()
-        y = torch.arange(3) % classes
+        y, context = torch.arange(3) % classes, self.made_up_context(classes)
         with self._blaming("objective", self.objective), torch.enable_grad():
-            losses = self.objective.losses(logits, y)
+            losses = self.objective.losses(logits, y, context)
         self._check("objective", self.objective, losses, y.shape, y.device)
         if not losses.requires_grad:
             raise self._wrong("objective", self.objective, "losses that do not depend on the logits")
+        with self._blaming("objective", self.objective):
+            weights = self.objective.weights(logits.detach(), y, context)
+        if weights is not None:
+            self._check("objective", self.objective, weights, y.shape, y.device)
+        with self._blaming("objective", self.objective):
+            measured = self.measure(logits.detach(), y, context)
+        self._check_table("objective", self.objective, measured, len(y))
+        f = losses.detach()[[0, 2]].abs()
+        report = self.report(f, {key: value.detach()[[0, 2]].double() for key, value in measured.items()}, context)
+        self.next_broadcast({key: value.sum(0) for key, value in report.side.items()}, report.scales, context.broadcast)
+        return {key: value.shape[1:] for key, value in measured.items()}
+
+    def measure(self, logits: Tensor, y: Tensor, context: Context) -> State:
+        """What clients measure of every row at the broadcast model, by name."""
+        measured = dict(self.objective.measure(logits, y, context))
+        if self.needs_entropy:
+            measured["entropy"] = entropy(logits)
+        return measured
 
     def check(self, n: int, access: Access) -> None:
         """Raise a UserError if the method cannot work with n clients in a round, or misses something it needs."""
@@ -98,12 +181,46 @@ class Method:
             if not getattr(access, name):
                 raise UserError(f"{self.name} needs more than gradients: pass access=fairmean.Access({name}=…)")
 
-    def scales(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
-        """s from the clients' statistics; entropies go only to a scale that declares that it needs them."""
+    def report(self, losses: Tensor, means: Means, context: Context) -> Report:
+        """The client's part of a round: what it remembers, how it scales its gradient, what it adds to its message."""
+        if not self.remembers:
+            return Report(losses, self.scales(losses, means, context), {}, {})
+        memory = dict(context.memory)
+        if type(self.objective).remember is not Objective.remember:
+            own = {key: value for key, value in memory.items() if key != LAST_SENT}
+            with self._blaming("objective", self.objective, losses):
+                new = self.objective.remember(own, means, context)
+            self._check_memory(own, new)
+            memory |= {key: value.to(memory[key].dtype) for key, value in new.items()}
+            context = replace(context, memory=memory)
+        scales = self.scales(losses, means, context)
+        sent = scales != 0
+        memory[LAST_SENT] = torch.where(sent, context.t, memory[LAST_SENT])
+        side: State = {}
+        if self.adds_sums:
+            with self._blaming("scale", self.scale, losses):
+                side = self.scale.side(scales, means, context)
+            self._check_table("scale", self.scale, side, len(losses))
+            side = {key: torch.where(_like(sent, value), value, 0).double() for key, value in side.items()}
+        return Report(losses, scales, memory, side)
+
+    def scales(self, losses: Tensor, means: Means, context: Context) -> Tensor:
+        """s from what the clients know."""
         with self._blaming("scale", self.scale, losses):
-            scales = self.scale(losses, entropies if self.scale.needs_entropy else None)
+            scales = self.scale(losses, means, context)
         self._check("scale", self.scale, scales, losses.shape, losses.device)
         return scales
+
+    def next_broadcast(self, sums: State, scales: Tensor, before: State) -> State:
+        """What travels with the next model; what it was before where fewer than ``fewest`` clients sent something."""
+        if not self.adds_sums:
+            return before
+        with self._blaming("scale", self.scale):
+            new = self.scale.broadcast(sums, before)
+        if not (_is_state(new) and {k: v.shape for k, v in new.items()} == {k: v.shape for k, v in before.items()}):
+            raise self._wrong("scale", self.scale, "a broadcast of other names or shapes than its start")
+        enough = (scales != 0).sum() >= self.scale.fewest
+        return {key: torch.where(enough, value.to(before[key].dtype), before[key]) for key, value in new.items()}
 
     def decide(self, round: Round, state: State, length: int | None = None) -> tuple[Tensor, State]:
         """The aggregator's answer: weights and the next state, or a direction of ``length`` and the next state.
@@ -128,10 +245,24 @@ class Method:
         return state
 
     def _check_state(self, state: Any) -> None:
-        if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
+        if not _is_state(state):
             raise self._wrong("rule", self.aggregator, "a state that is not a dictionary of tensors")
 
-    def _mix(self, products: Products) -> None:
+    def _check_table(self, kind: str, part: Any, table: Any, rows: int) -> None:
+        if not _is_state(table):
+            raise self._wrong(kind, part, f"{_kind(table)}, not a dictionary of tensors")
+        for name, values in table.items():
+            if values.dim() == 0 or len(values) != rows:
+                raise self._wrong(
+                    kind, part, f"'{name}' of shape {tuple(values.shape)}, not one row for each of {rows}"
+                )
+
+    def _check_memory(self, before: State, after: Any) -> None:
+        shapes = {key: value.shape for key, value in before.items()}
+        if not _is_state(after) or {key: value.shape for key, value in after.items()} != shapes:
+            raise self._wrong("objective", self.objective, "a memory of other names or shapes than its init")
+
+    def mix(self, products: Products) -> None:
         """Apply the pre-aggregations, one after the other."""
         for mixing in self.pre:
             gram = products.gram()
@@ -140,136 +271,16 @@ class Method:
             self._check("pre-aggregation", mixing, matrix, gram.shape, gram.device)
             products.mix(matrix)
 
-    def coefficients(
-        self,
-        losses: Tensor,
-        sizes: Tensor,
-        entropies: Tensor | None = None,
-        *,
-        clients: Tensor,
-        lr: float,
-        state: State,
-    ) -> tuple[Tensor, State]:
-        """c with d = Σ c_i g_i, from losses and counts alone: for rules on the first two rungs."""
-        weights, state = self._weights_beforehand(losses, sizes, clients, lr, state)
-        scaled = weights * self.scales(losses, entropies)
-        return scaled * self.normaliser(weights, scaled), state
-
-    def _weights_beforehand(
-        self, losses: Tensor, sizes: Tensor, clients: Tensor, lr: float, state: State
-    ) -> tuple[Tensor, State]:
-        """λ of a rule that sees no more than losses."""
-        round = Round(sizes=sizes, clients=clients, lr=lr)
-        if self.aggregator.rung >= Rung.LOSSES:
-            round.losses = losses
-        return self.decide(round, state)
-
     def normaliser(self, weights: Tensor, scaled: Tensor) -> Tensor | float:
-        """1; in the normalised form Σλ/Σλs, so that the direction is a ratio of two sums at the rule's own step."""
-        if not self.scale.normalised:
-            return 1.0
-        return weights.sum() / scaled.sum().clamp(min=1e-300)
+        """What λs is multiplied by: 1; in the normalised form Σλ/Σλs, a ratio of two sums at the rule's own step.
 
-    def weigh(
-        self,
-        gram: Tensor,
-        losses: Tensor,
-        sizes: Tensor,
-        entropies: Tensor | None = None,
-        *,
-        clients: Tensor,
-        lr: float,
-        state: State,
-    ) -> tuple[Tensor, State]:
-        """c with d = Σ c_i g_i from losses and the gradients' inner products: for linear rules up to that rung."""
-        known, state, scales = self._before_messages(losses, sizes, entropies, clients, lr, state)
-        products = Products(gram, scales, self.scale.unit, known=gram)
-        self._mix(products)
-        if known is not None:
-            return products.on_gradients(known), state
-        round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
-        weights, state = self.decide(round, state)
-        return products.on_gradients(weights), state
-
-    def _before_messages(
-        self, losses: Tensor, sizes: Tensor, entropies: Tensor | None, clients: Tensor, lr: float, state: State
-    ) -> tuple[Tensor | None, State, Tensor]:
-        """(λ where the rule does not look at messages, state, the scales that messages get).
-
-        In the normalised form scales are divided by their mean, weighted by λ where it is known beforehand, and else
-        with every client alike. So a pre-aggregation that changes nothing leaves the direction what it was.
+        Where clients may be out, Σλ/Σ_in λ: the others share the weight that those would have had.
         """
-        scales = self.scales(losses, entropies)
-        known = None
-        if self.aggregator.rung <= Rung.LOSSES:
-            known, state = self._weights_beforehand(losses, sizes, clients, lr, state)
         if self.scale.normalised:
-            weights = torch.ones_like(scales) if known is None else known
-            scales = scales * self.normaliser(weights, weights * scales)
-        return known, state, scales
-
-    def combine(
-        self,
-        gradients: Tensor,
-        losses: Tensor,
-        sizes: Tensor,
-        entropies: Tensor | None = None,
-        *,
-        clients: Tensor,
-        lr: float,
-        state: State,
-        access: Access = NO_ACCESS,
-        owned: bool = False,
-        looks: bool = True,
-    ) -> Outcome:
-        """The direction from the n×d matrix of gradients, for a rule on any rung.
-
-        ``owned``: the caller no longer needs the gradients, so they may be scaled in place. ``looks``: numbers may be
-        looked at, so that a direction that is not finite can name the rule; not where many runs go through one call.
-        """
-        if self.rung <= Rung.LOSSES:
-            weights, state = self.coefficients(losses, sizes, entropies, clients=clients, lr=lr, state=state)
-            return Outcome(pull(gradients, weights), weights, state)
-        known, state, scales = self._before_messages(losses, sizes, entropies, clients, lr, state)
-        unit = self.scale.unit
-        if owned and self.rung >= Rung.COORDINATES and not self.aggregator.linear and not self.pre and not unit:
-            gradients.mul_(scales.to(gradients.dtype)[:, None])
-            scales, unit = torch.ones_like(scales), True
-        products = Products(gradients, scales, unit)
-        self._mix(products)
-        if known is not None:
-            weights = products.on_gradients(known)
-            return Outcome(pull(gradients, weights), weights, state)
-        round = Round(lazy=products.lazy, sizes=sizes, clients=clients, lr=lr, losses=losses, times=products.times)
-
-        def direction(weights: Tensor) -> Tensor:
-            return pull(gradients, products.on_gradients(weights))
-
-        if self.rung >= Rung.COORDINATES:
-            round.layers = access.layers
-            products.lazy["messages"] = products.messages
-            if access.output is not None:
-                output = access.output
-                products.lazy["output"] = lambda: output(round.messages)
-        if self.rung >= Rung.EXTRA:
-            if access.trial is not None:
-                trial = access.trial
-                round.trial = lambda weights, step: trial(direction(weights), step)
-            if access.trust is not None:
-                trust = access.trust
-                round.trust = lambda w, step: trust(None if w is None else direction(w), step)
-        if not self.aggregator.linear:
-            result, state = self.decide(round, state, gradients.shape[1])
-            if looks and not _is_ours(self.aggregator) and not result.isfinite().all() and gradients.isfinite().all():
-                raise self._wrong(
-                    "rule",
-                    self.aggregator,
-                    "a direction with NaN or infinite values, although every message was finite",
-                )
-            return Outcome(result, None, state)
-        result, state = self.decide(round, state)
-        weights = products.on_gradients(result)
-        return Outcome(pull(gradients, weights), weights, state)
+            return weights.sum() / scaled.sum().clamp(min=1e-300)
+        if self.may_be_out:
+            return weights.sum() / torch.where(scaled != 0, weights, 0).sum().clamp(min=1e-300)
+        return 1.0
 
     @contextmanager
     def _blaming(self, kind: str, part: Any, losses: Tensor | None = None) -> Iterator[None]:
@@ -282,7 +293,7 @@ class Method:
         except (UserError, Diverged, Lost, MemoryError, torch.OutOfMemoryError):
             raise
         except (Exception, SystemExit) as error:
-            if _is_ours(part):
+            if is_ours(part):
                 raise
             if losses is not None and not losses.isfinite().all():
                 raise Diverged("the losses are not finite any more") from error
@@ -298,11 +309,32 @@ class Method:
         if values.device != device:
             raise self._wrong(kind, part, f"a tensor on {values.device}, not on {device}")
 
+    def not_finite(self) -> UserCodeError:
+        """The error for a rule of the user's that made a direction of finite messages that is not finite itself."""
+        return self._wrong(
+            "rule", self.aggregator, "a direction with NaN or infinite values, although every message was finite"
+        )
+
     def _wrong(self, kind: str, part: Any, what: str) -> UserCodeError:
         return UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) returned {what}")
 
 
-def _is_ours(part: Any) -> bool:
+def _is_simple(part: Objective | Scale) -> bool:
+    """What the class says of itself: a subclass that changes something does not inherit it."""
+    return bool(vars(type(part)).get("simple", False))
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(inner, Tensor) for inner in value.values())
+
+
+def _like(mask: Tensor, values: Tensor) -> Tensor:
+    """A mask over rows, with as many dimensions as the values."""
+    return mask.view(-1, *[1] * (values.dim() - 1))
+
+
+def is_ours(part: Any) -> bool:
+    """Whether a part comes with fairmean."""
     return type(part).__module__.startswith("fairmean.")
 
 

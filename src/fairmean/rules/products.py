@@ -41,6 +41,19 @@ class Products:
         """Weights on the messages as weights on the gradients."""
         return (weights if self._mix is None else weights @ self._mix) * self._scales
 
+    @property
+    def width(self) -> int:
+        """d."""
+        return self._gradients.shape[1]
+
+    def combined(self, weights: Tensor) -> Tensor:
+        """Σ λ_i v_i."""
+        return pull(self._gradients, self.on_gradients(weights))
+
+    def finite(self) -> bool:
+        """Whether every gradient is."""
+        return bool(self._gradients.isfinite().all())
+
     def messages(self) -> Tensor:
         """W S G."""
         dtype = self._gradients.dtype

@@ -9,27 +9,48 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from fairmean.errors import UserError
+from fairmean.rules.context import Context, Means
 from fairmean.rules.hyper import at_least, check_rule
 from fairmean.rules.registry import Registry
+from fairmean.rules.round import State
 from fairmean.transform import check_kappa_tau, marginal_weight
 
 
 @dataclass(frozen=True)
 class Scale:
-    """s_i from the statistics of client i alone, elementwise over clients, outside the autograd graph.
+    """s_i from what client i knows, elementwise over clients, outside the autograd graph; s_i = 0: the client is out.
 
-    ``entropies`` (mean predictive entropy on the client's own inputs, label-free) is given only to a scale that sets
-    ``needs_entropy``. ``normalised`` asks the server for the ratio of two sums, Σ s_i g_i / Σ s_i.
-    ``unit``: s_i is always 1.
+    A client that is out of a round was measured at the broadcast model like the others; then it neither trains nor
+    sends, and the server's rule sees the others alone. ``means`` holds what the objective measured, and "entropy" (the
+    mean predictive entropy on the client's own inputs, label-free) for a scale that sets ``needs_entropy``.
+    ``normalised`` asks the server for the ratio of two sums, Σ s_i g_i / Σ s_i. ``unit``: s_i is always 1.
+    ``simple``: s_i is never 0 and needs no context (a subclass says so for itself).
+
+    A scale may have clients add small vectors to their messages (``side``). From their sums the server makes what it
+    sends along with the next model (``broadcast``), unless fewer than ``fewest`` clients sent something.
     """
 
     needs_entropy: ClassVar[bool] = False
     normalised: ClassVar[bool] = False
     unit: ClassVar[bool] = False
+    simple: ClassVar[bool] = False
+    fewest: ClassVar[int] = 1
 
-    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+    def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
+        """s, for every client of the round; ``context.memory`` is what the clients remember from now on."""
         raise NotImplementedError
+
+    def side(self, scales: Tensor, means: Means, context: Context) -> State:
+        """What every client adds to its message, by name: one row (n, or n × k) for each."""
+        return {}
+
+    def start(self, classes: int) -> State:
+        """What the server sends along with the first model."""
+        return {}
+
+    def broadcast(self, sums: State, before: State) -> State:
+        """What the server sends along with the next model, made of the sums of ``side``: as in ``start``, by name."""
+        return sums
 
 
 SCALES: Registry[type[Scale]] = Registry("scale")
@@ -53,8 +74,9 @@ class Unscaled(Scale):
     """s_i = 1."""
 
     unit: ClassVar[bool] = True
+    simple: ClassVar[bool] = True
 
-    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+    def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         return torch.ones_like(losses)
 
 
@@ -63,13 +85,14 @@ class Unscaled(Scale):
 class FairMean(Scale):
     """s_i = a(f_i) = 1 + κ f_i/(f_i+τ): more weight to larger losses, never more than 1 + κ."""
 
+    simple: ClassVar[bool] = True
     kappa: float = 1.0
     tau: float = 1.0
 
     def __post_init__(self) -> None:
         check_kappa_tau(self.kappa, self.tau)
 
-    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+    def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         return marginal_weight(losses, self.kappa, self.tau)
 
 
@@ -79,6 +102,7 @@ class FairMeanNormalised(FairMean):
     """s_i = a(f_i), direction Σ s_i g_i / Σ s_i: FairMean's weighting at Mean's step size."""
 
     normalised: ClassVar[bool] = True
+    simple: ClassVar[bool] = True
 
 
 @register_scale("qffl")
@@ -86,12 +110,13 @@ class FairMeanNormalised(FairMean):
 class QFFL(Scale):
     """s_i = (f_i + 1e-10)^q: more weight to larger losses, without a bound."""
 
+    simple: ClassVar[bool] = True
     q: float = 1.0
 
     def __post_init__(self) -> None:
         at_least("q", self.q, 0, "0 is the plain mean")
 
-    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
+    def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         return (losses + 1e-10) ** self.q
 
 
@@ -109,13 +134,13 @@ class FairMeanSplit(Scale):
     beta: float = 1.0
     needs_entropy: ClassVar[bool] = True
     normalised: ClassVar[bool] = True
+    simple: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_kappa_tau(self.kappa, self.tau)
         at_least("beta", self.beta, 0, "0 gives every client full trust")
 
-    def __call__(self, losses: Tensor, entropies: Tensor | None) -> Tensor:
-        if entropies is None:
-            raise UserError("fairmean-split needs each client's mean predictive entropy; pass entropies=")
+    def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
+        entropies = means["entropy"]
         distrust = (self.beta * (losses - entropies)).clamp(min=0, max=60)  # e^-60: nothing, and never all zeros
         return marginal_weight(entropies, self.kappa, self.tau) * torch.exp(-distrust)

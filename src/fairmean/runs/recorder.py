@@ -164,28 +164,20 @@ class Recorder:
         if checkpoint["round"] > self.rounds or set(checkpoint["tables"]) != set(self.lengths):
             raise self.folder.damaged("checkpoint.pt", "is damaged (it is of another run)")
         self.folder.mend_config(self.config)
-        self.simulator.w.copy_(checkpoint["w"])
-        self.simulator.state = checkpoint["state"]
         self.lengths = dict(checkpoint["tables"])
         for table, length in self.lengths.items():
             self.folder.cut(length, table)
         self.t = int(checkpoint["round"])
         self.swing.load(checkpoint["swing"])
-        if "before" in checkpoint:
-            self.simulator.recall(checkpoint["before"], checkpoint["running"], self.t)
+        self.simulator.restore(checkpoint, self.t)
         return self.simulator.agree(self.t)
 
     def checkpoint(self, t: int) -> None:
         """Save what is needed to go on with round t."""
         w = self.simulator.w
         if w.isfinite().all():
-            state = {key: value.clone() for key, value in self.simulator.state.items()}
-            kept: dict[str, Any] = {"round": t, "w": w.clone(), "state": state, "tables": dict(self.lengths)}
-            kept["swing"] = self.swing.state()
-            monitor = self.simulator.monitor
-            if monitor is not None and monitor.before is not None:
-                kept["before"], kept["running"] = monitor.before.w.clone(), monitor.running.clone()
-            self.folder.save(kept)
+            kept = {"round": t, "tables": dict(self.lengths), "swing": self.swing.state()}
+            self.folder.save(kept | self.simulator.snapshot())
 
     def _flush(self) -> tuple[int, str] | None:
         """Write pending rows; the first round whose numbers are not finite, if there is one, and what is to blame."""

@@ -8,17 +8,24 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from fairmean.engine.batch import Batch
+from fairmean.engine.cohort import Gathered, WithProducts
+from fairmean.engine.descent import Direction, descend
 from fairmean.engine.evaluation import Percent
-from fairmean.engine.fleet.vmapped_rule import vectorised, vectorises
-from fairmean.engine.paths.one_pass import fused_round
+from fairmean.engine.fleet.vmapped_rule import vectorises, whole_rounds
+from fairmean.engine.paths.one_pass import OnePass
 from fairmean.engine.paths.per_client import client_gradients
-from fairmean.engine.simulator import Simulator, Step
+from fairmean.engine.server import ServerState
+from fairmean.engine.simulator import Simulator, Step, moved
 from fairmean.errors import UserCodeError
 from fairmean.rules.aggregator import Aggregator
+from fairmean.rules.context import Context, Means
 from fairmean.rules.products import gram
 from fairmean.rules.round import Rung, State
+
+_ZERO = torch.zeros((), dtype=torch.float64)
 
 
 class Graphed:
@@ -34,10 +41,10 @@ class Graphed:
         method, device = simulator.method, simulator.w.device
         self._pooled = method.rung <= Rung.LOSSES
         self._inside = not self._pooled and _vectorises(simulator)
-        self._state: State = {}
-        if self._inside:
-            self._state = {key: value.to(device, copy=True) for key, value in simulator.state.items()}
-            simulator.state = self._state
+        if self._inside:  # the graph reads the state where it lies
+            simulator.state = moved(simulator.state, device)
+        self._means: Means = {}
+        self._direction: Direction | None = None
         self._lr = torch.zeros((), dtype=torch.float64, device=device)
         self._key = torch.zeros((), dtype=torch.int64, device=device)
         self._graph: Any = None
@@ -61,7 +68,7 @@ class Graphed:
         if not same or simulator.bounded:
             return False
         if not pooled:
-            return simulator._capture is not None
+            return simulator.capture is not None
         stateless = type(simulator.method.aggregator).__call__ is Aggregator.__call__
         return stateless and _vectorises(simulator)
 
@@ -71,7 +78,8 @@ class Graphed:
         self._clients, self._step_size = simulator.participants(t), simulator.training.step_size(t)
         with torch.cuda.stream(self._stream):
             self._lr.fill_(self._step_size)
-            batch = simulator._feed(t, self._clients)
+            batch = simulator.feed(t, self._clients)
+            self._context = simulator.context(t, batch)
             if self._static is None:
                 self._key.fill_(batch.key)
                 self._static = _copy(batch, self._key)
@@ -86,7 +94,8 @@ class Graphed:
                 else:
                     self._passes()
             if self._pooled:
-                simulator.net.descend(self._step_size)
+                assert self._direction is not None
+                self._descend(self._direction)
 
     def _captured(self) -> Any:
         """The passes as a graph, without the rule if it does not fit in; False where the model itself does not."""
@@ -122,67 +131,83 @@ class Graphed:
 
     def _passes(self) -> None:
         """Forward and backward, and the rule where it is part of the graph: all of it on the device."""
-        simulator, batch = self.simulator, self._static
+        simulator, batch, context = self.simulator, self._static, self._context
         assert batch is not None
-        method, net = simulator.method, simulator.net
-        with net.passes(), net.fresh():
+        method, net, server = simulator.method, simulator.net, simulator.server
+        with net.fresh():
             if self._pooled:
+                cohort = OnePass(net, batch, method, context, simulator.chunk, simulator.keep)
+                cohort.looks = False
                 lr: Any = self._lr
-                self._losses, outcome = fused_round(net, batch, method, lr, {}, simulator._chunk, simulator._keep)
-                self._weights = outcome.weights
+                weighed = server.weigh(cohort, simulator.state, lr)
+                self._losses, self._weights, self._direction = weighed.losses, weighed.coefficients, weighed.direction
+                if self._direction is None:
+                    assert weighed.coefficients is not None
+                    self._direction = cohort.weighted_sum(weighed.coefficients)
+                self._keep(simulator.state._replace(broadcast=weighed.broadcast), weighed.memory)
                 return
-            parts = (simulator._chunk, method.objective, simulator._capture, simulator._gradients)
-            self._losses, self._entropies = client_gradients(net, batch, *parts)
+            with net.passes():
+                parts = (simulator.chunk, method, context, simulator.capture, simulator.gradients)
+                self._losses, self._means = client_gradients(net, batch, *parts)
         if self._by_gram:
-            self._gram = gram(simulator._gradients)
+            self._gram = gram(simulator.gradients)
         if self._inside:
-            state = {key: value[None] for key, value in self._state.items()}
-            known = (simulator._gradients, self._losses, self._entropies, self._lr)
-            rule = vectorised(method, batch, simulator._access)
-            direction, weights, new = rule(*(value[None] for value in known), state)
-            self._weights = weights[0] if method.aggregator.linear else None
-            self._keep({key: value[0] for key, value in new.items()})
-            simulator.w.addcmul_(self._lr.to(simulator.w.dtype), direction[0], value=-1)
+            known = (simulator.gradients, self._losses, self._means, context.memory, simulator.state, self._lr)
+            rounds = whole_rounds(server, context, simulator.access)
+            answer = rounds(*tree_map(lambda value: value[None], known))
+            direction, weights, state, memory = tree_map(lambda value: value[0], answer)
+            self._weights = weights if method.aggregator.linear else None
+            self._keep(state, memory)
+            descend(simulator.w, direction, self._lr)
 
-    def _keep(self, new: State) -> None:
-        """The next state in place, where the graph reads it; some appears in the first round."""
-        for key, value in new.items():
-            if key in self._state:
-                self._state[key].copy_(value)
-            else:
-                self._state[key] = value.clone()
+    def _keep(self, state: ServerState, memory: State) -> None:
+        """What comes next, in place, where the graph reads it; some of a rule's state appears in the first round."""
+        for known, new in zip(self.simulator.state, state, strict=True):
+            for key, value in new.items():
+                if key not in known:
+                    known[key] = value.clone()
+                elif known[key] is not value:
+                    known[key].copy_(value)
+        self.simulator.remember(self._context.clients, memory)
+
+    def _descend(self, direction: Direction) -> None:
+        """A step outside the graph."""
+        simulator = self.simulator
+        state = simulator.state
+        direction, optimiser = simulator.server.optimise(direction, self._weights, state.optimiser)
+        simulator.state = state._replace(optimiser=optimiser)
+        descend(simulator.w, direction, self._step_size)
 
     def _solve(self) -> None:
         """A rule on inner products, on the host, which is faster there."""
-        simulator = self.simulator
-        *rows, losses, entropies = torch.cat([self._gram, self._losses[None], self._entropies[None]]).cpu()
+        simulator, device = self.simulator, self.simulator.w.device
+        *rows, losses = torch.cat([self._gram, self._losses[None]]).cpu()
+        means, state = moved((dict(self._means), simulator.state), "cpu")
+        known = self._context
         sizes, ids = self._host
-        lr, state = self._step_size, {key: value.cpu() for key, value in simulator.state.items()}
-        c, simulator.state = simulator.method.weigh(
-            torch.stack(rows), losses, sizes, entropies, clients=ids, lr=lr, state=state
-        )
-        self._weights = c.to(simulator.w.device)
-        simulator.w.sub_((self._weights * lr).to(simulator.w.dtype) @ simulator._gradients)
+        memory = moved(known.memory, "cpu")
+        context = Context(known.t.cpu() if memory else _ZERO, known.rounds, ids, sizes, memory, state.broadcast)
+        clients = WithProducts(torch.stack(rows), losses, means, context)
+        weighed = simulator.server.weigh(clients, state, self._step_size)
+        assert weighed.coefficients is not None
+        simulator.state = ServerState(weighed.rule, simulator.state.optimiser, simulator.state.broadcast)
+        self._keep(ServerState({}, {}, weighed.broadcast), moved(weighed.memory, device))
+        self._weights = weighed.coefficients.to(device)
+        self._descend(self._weights.to(simulator.w.dtype) @ simulator.gradients)
 
     def _combine(self) -> None:
         """Any other rule, as it would be alone."""
         simulator, batch = self.simulator, self._static
         assert batch is not None
-        simulator._reach.batch = batch
-        outcome = simulator.method.combine(
-            simulator._gradients,
-            self._losses,
-            batch.sizes,
-            self._entropies,
-            clients=batch.ids,
-            lr=self._step_size,
-            state=simulator.state,
-            access=simulator._access,
-            owned=True,
-        )
-        assert outcome.direction is not None
-        simulator.w.add_(outcome.direction, alpha=-self._step_size)
-        simulator.state, self._weights = outcome.state, outcome.weights
+        simulator.reach.batch, simulator.reach.context = batch, self._context
+        clients = Gathered(
+            simulator.gradients, self._losses, self._means, self._context, simulator.access, owned=True
+        )  # fmt: skip
+        update = simulator.server.update(clients, simulator.state, self._step_size)
+        self._keep(ServerState({}, {}, update.state.broadcast), update.memory)
+        simulator.state = update.state._replace(broadcast=simulator.state.broadcast)
+        self._weights = update.weights
+        descend(simulator.w, update.direction, self._step_size)
 
     def _put(self, batch: Batch) -> None:
         """This round's samples, where the graph reads them."""
@@ -196,7 +221,8 @@ class Graphed:
 
 
 def _vectorises(simulator: Simulator) -> bool:
-    return vectorises(simulator.method, len(simulator.participants(0)), len(simulator.w), simulator._access)
+    n, d, classes = len(simulator.participants(0)), len(simulator.w), simulator.federation.classes
+    return vectorises(simulator.server, n, d, classes, simulator.access)
 
 
 def _copy(batch: Batch, key: Tensor) -> Batch:

@@ -136,12 +136,12 @@ def stack_key(simulator: Simulator) -> Any:
 def bytes_needed(simulator: Simulator) -> int:
     """About what a run takes on its device while it advances with others, shared inputs left out."""
     federation, training, w = simulator.federation, simulator.training, simulator.w
-    rows = int(simulator._feed.batches.lengths.sum())
+    rows = int(simulator.feed.batches.lengths.sum())
     layers = linear_layers(simulator.net.model)
     if layers is not None:
         passes = 4 * rows * sum(layer.wide_outputs for layer in layers) * simulator.precision.storage.itemsize
     else:
-        passes = 3 * min(rows, simulator._chunk) * simulator.row_bytes
+        passes = 3 * min(rows, simulator.chunk) * simulator.row_bytes
     matrix = 2 * federation.clients * len(w) * w.element_size() if simulator.method.rung > Rung.LOSSES else 0
     matrix = min(matrix, simulator.bounded) if simulator.bounded else matrix
     return passes + matrix + 8 * training.local_steps * len(w) * w.element_size()

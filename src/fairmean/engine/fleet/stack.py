@@ -9,8 +9,8 @@ graph and replayed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,52 +20,99 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.engine.batch import Batch
+from fairmean.engine.cohort import Gathered, WithProducts
+from fairmean.engine.descent import descend, flattened
 from fairmean.engine.fleet.stack_net import StackedNet
 from fairmean.engine.fleet.stack_samples import Rows
-from fairmean.engine.fleet.vmapped_rule import vectorised, vectorises
-from fairmean.engine.losses import entropy
+from fairmean.engine.fleet.vmapped_rule import (
+    Mapped,
+    coefficients,
+    objective_vectorises,
+    optimised,
+    run_by_run,
+    vectorises,
+    whole_rounds,
+)
 from fairmean.engine.precision import matmul_tf32
-from fairmean.engine.simulator import Simulator, Step
+from fairmean.engine.server import Server, ServerState
+from fairmean.engine.simulator import Simulator, Step, moved
 from fairmean.errors import UserCodeError
+from fairmean.rules.context import Context
 from fairmean.rules.method import Method
-from fairmean.rules.objectives import CrossEntropy, Objective
+from fairmean.rules.objectives import CrossEntropy
 from fairmean.rules.products import gram
 from fairmean.rules.round import Access, Rung, State
 
 Percent = NDArray[np.float64]
+_ZERO = torch.zeros((), dtype=torch.float64)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Group:
-    """Runs of a stack with the same method: rows ``runs`` of everything.
+    """Runs of a stack with the same method: rows ``runs`` of everything, their servers' states and clients' memories.
 
     ``together``: the rule is applied to all by one vmapped call. Else it looks at numbers on the host: one run after
-    the other, from inner products alone where that is all it sees (``by_gram``).
+    the other, from inner products alone where that is all it sees (``by_gram``), and the states are the simulators'.
+    ``mapped``: whether the objective, too, is asked about all runs at once.
     """
 
-    method: Method
+    server: Server
+    simulators: list[Simulator]
     runs: slice
     together: bool
+    mapped: bool
+    state: ServerState
+    memory: State
+    means: State = field(default_factory=dict)
+    gram: Tensor | None = None
+
+    @property
+    def method(self) -> Method:
+        return self.server.method
 
     @property
     def by_gram(self) -> bool:
         return not self.together and self.method.rung == Rung.GRAM and self.method.aggregator.linear
 
+    def show(self) -> None:
+        """Let the simulators see their rows of what is stacked."""
+        for r, simulator in enumerate(self.simulators):
+            simulator.state = ServerState(*({key: value[r] for key, value in part.items()} for part in self.state))
+            simulator.memory = {key: value[r] for key, value in self.memory.items()}
 
-def _by_autograd(objective: Objective, logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The losses (runs × rows) of an objective, and ∂ℓ/∂logits by autograd on the logits alone."""
-    with torch.enable_grad():
-        leaf = logits.detach().requires_grad_()
-        values = objective.losses(leaf.flatten(0, 1), y.flatten()).view_as(y)
-        (slope,) = torch.autograd.grad(values.sum(), leaf)
-    return values.detach(), slope
+    def keep(self, state: ServerState, memory: State, clients: Tensor) -> None:
+        """What comes next, in place, where a graph reads it; some of a rule's state appears in the first round."""
+        for known, new in zip(self.state, state, strict=True):
+            for key, value in new.items():
+                if key in known:
+                    known[key].copy_(value)
+                else:
+                    known[key] = value.clone()
+                    self.show()
+        for key, value in memory.items():
+            self.memory[key].index_copy_(1, clients, value)
+
+    def gather(self) -> None:
+        """Stack anew what the simulators have, where each of them goes its own way."""
+        if self.method.remembers:
+            self.state, self.memory = stacked(self.simulators, self.simulators[0].w.device)
+
+
+def stacked(simulators: Sequence[Simulator], device: torch.device) -> tuple[ServerState, State]:
+    """The states and memories of several runs, one row for each."""
+
+    def stack(states: list[State]) -> State:
+        return {key: torch.stack([state[key].to(device) for state in states]) for key in states[0]}
+
+    parts = zip(*(simulator.state for simulator in simulators), strict=True)
+    return ServerState(*(stack(list(part)) for part in parts)), stack([s.memory for s in simulators])
 
 
 class Stack:
     """Simulators of one draw, advancing together. Their parameters become rows of ``W`` (runs × d)."""
 
     def __init__(self, simulators: Sequence[Simulator], wide: dict[int, Tensor] | None = None) -> None:
-        order = sorted(range(len(simulators)), key=lambda i: repr(simulators[i].method))
+        order = sorted(range(len(simulators)), key=lambda i: repr(_kind(simulators[i])))
         self.order = order
         self.simulators = [simulators[i] for i in order]
         first = self.simulators[0]
@@ -93,19 +140,17 @@ class Stack:
             else None
         )
         self.groups = self._grouped()
-        self._entropy = any(g.method.needs_entropy for g in self.groups)
-        self._states = [self._stacked_state(group) for group in self.groups]
+        self._plain = all(group.server.optimiser.plain for group in self.groups)
+        self._t = torch.zeros((), dtype=torch.float64, device=self.device)
         self._lr = torch.zeros(len(self.simulators), dtype=torch.float64, device=self.device)
-        self._feed = first._feed
+        self._feed = first.feed
         self._everyone = self.training.participation == 1.0
         self._graphable = self._everyone and (not self.pooled or all(group.together for group in self.groups))
         self._record: tuple[Tensor, Tensor] | None = None
         self._graph: Any = None
         self._static: Rows | None = None
         self._rounds = 0
-        self._entropies: Tensor | None = None
         self._gradients: Tensor | None = None
-        self._grams: list[Tensor | None] = [None] * len(self.groups)
         self._stream: Any = None
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
@@ -116,8 +161,9 @@ class Stack:
     def launch(self, t: int) -> None:
         """Queue round t; on a GPU this returns before it is done."""
         first = self.simulators[0]
-        self._t, self._clients = t, first.participants(t)
+        self._round_number, self._clients = t, first.participants(t)
         with torch.cuda.stream(self._stream):
+            self._t.fill_(t)
             lr = [s.training.step_size(t) for s in self.simulators]
             self._lr.copy_(torch.tensor(lr, dtype=torch.float64), non_blocking=True)
             rows = self._rows(self._feed(t, self._clients))
@@ -133,9 +179,9 @@ class Stack:
         assert self._record is not None
         with torch.cuda.stream(self._stream):
             losses, weights = self._record
-            for group, gram in zip(self.groups, self._grams, strict=True):
-                if gram is not None:
-                    self._by_gram(group, gram, losses, weights)
+            for group in self.groups:
+                if group.by_gram and not self.pooled:
+                    self._by_gram(group, losses, weights)
                 elif not group.together and not self.pooled:
                     self._one_by_one(group, losses, weights)
             host = torch.stack([losses, weights]).cpu().numpy()
@@ -150,9 +196,9 @@ class Stack:
         with matmul_tf32(self.precision.tf32):
             hat = self._net.filled()
             hidden, logits = self._net.forward(rows.x, hat)
-            losses, entropies, share, delta = self._losses(logits, rows)
+            losses, share, delta = self._losses(logits, rows)
         if self.pooled:
-            weights = self._coefficients(losses, entropies, rows)
+            weights = self._coefficients(losses, rows)
             share = share * weights.to(share.dtype)[:, rows.owner]
         else:
             weights = torch.zeros_like(losses)
@@ -160,112 +206,155 @@ class Stack:
             bounds = [0, len(rows.x)] if self.pooled else rows.bounds
             gradients = self._net.backward(delta.mul_(share[..., None]), rows.x, hidden, hat, bounds)
         if self.pooled:
-            self.W.addcmul_(self._lr.to(self.dtype)[:, None], gradients[:, 0], value=-1)
+            self._descend(gradients[:, 0], weights)
             return losses, weights
-        self._gradients, self._entropies, self._last = gradients, entropies, rows
-        for group, state in zip(self.groups, self._states, strict=True):
+        self._gradients, self._last = gradients, rows
+        for group in self.groups:
             if group.together:
                 mine = group.runs
-                known = (gradients[mine], losses[mine], entropies[mine], self._lr[mine], state)
-                direction, weights[mine], new = vectorised(group.method, rows, self._access())(*known)
-                self._keep(state, new)
-                self.W[mine].addcmul_(self._lr[mine].to(self.dtype)[:, None], direction, value=-1)
-        self._grams = [torch.func.vmap(gram)(gradients[g.runs]) if g.by_gram else None for g in self.groups]
+                rounds = whole_rounds(group.server, self._context(rows), self._access())
+                known = (gradients[mine], losses[mine], group.means, self._memory(group, rows), group.state)
+                direction, weights[mine], state, memory = rounds(*known, self._lr[mine])
+                group.keep(state, memory, rows.ids)
+                descend(self.W[mine], direction, self._lr[mine, None])
+            elif group.by_gram:
+                group.gram = torch.func.vmap(gram)(gradients[group.runs])
         return losses, weights
 
-    def _by_gram(self, group: Group, gram: Tensor, losses: Tensor, weights: Tensor) -> None:
+    def _descend(self, directions: Tensor, weights: Tensor) -> None:
+        """The steps of all runs, along Σ c_i g_i as their optimisers make it."""
+        if not self._plain:
+            directions = directions.clone()
+            for group in self.groups:
+                mine = group.runs
+                if not group.server.optimiser.plain:
+                    step = optimised(group.server)(directions[mine], weights[mine], group.state.optimiser)
+                    directions[mine], optimiser = step
+                    group.keep(group.state._replace(optimiser=optimiser), {}, self._last_ids)
+        descend(self.W, directions, self._lr[:, None])
+
+    def _by_gram(self, group: Group, losses: Tensor, weights: Tensor) -> None:
         """A rule on inner products, on the host, which is faster there; then one step for all its runs."""
         assert self._gradients is not None
-        assert self._entropies is not None
+        assert group.gram is not None
         mine, rows = group.runs, self._last
-        known = torch.cat([gram, losses[mine, None], self._entropies[mine, None]], 1).cpu()
+        products = torch.cat([group.gram, losses[mine, None]], 1).cpu()
+        means = {key: value.cpu() for key, value in group.means.items()}
         each = []
-        for r, one in zip(range(mine.start, mine.stop), known, strict=True):
-            simulator = self.simulators[r]
-            c, simulator.state = group.method.weigh(
-                one[:-2],
-                one[-2],
-                rows.host_sizes,
-                one[-1],
-                clients=rows.host_ids,
-                lr=simulator.training.step_size(self._t),
-                state={key: value.cpu() for key, value in simulator.state.items()},
-            )
-            each.append(c)
-        c = torch.stack(each).to(self.device)
-        weights[mine] = c
-        step = (c * self._lr[mine, None]).to(self.dtype)[:, None]
-        self.W[mine].sub_(torch.bmm(step, self._gradients[mine])[:, 0])
+        for r, (simulator, one) in enumerate(zip(group.simulators, products, strict=True)):
+            own = {key: value[r] for key, value in means.items()}
+            state, memory = moved((simulator.state, simulator.memory), "cpu")
+            context = Context(
+                self._t.cpu() if memory else _ZERO, self.training.rounds, rows.host_ids, rows.host_sizes,
+                {key: value[rows.host_ids] for key, value in memory.items()}, state.broadcast,
+            )  # fmt: skip
+            lr = simulator.training.step_size(self._round_number)
+            weighed = group.server.weigh(WithProducts(one[:-1], one[-1], own, context), state, lr)
+            assert weighed.coefficients is not None
+            each.append(weighed.coefficients)
+            broadcast = moved(weighed.broadcast, self.device)
+            simulator.state = ServerState(weighed.rule, simulator.state.optimiser, broadcast)
+            simulator.remember(rows.ids, moved(weighed.memory, self.device))
+        weights[mine] = torch.stack(each).to(self.device)
+        directions = torch.bmm(weights[mine].to(self.dtype)[:, None], self._gradients[mine])[:, 0]
+        for r, simulator in enumerate(group.simulators):
+            if not group.server.optimiser.plain:
+                state = simulator.state
+                step, optimiser = group.server.optimise(directions[r], weights[mine][r], state.optimiser)
+                directions[r] = flattened(step)
+                simulator.state = state._replace(optimiser=optimiser)
+        descend(self.W[mine], directions, self._lr[mine, None])
 
     def _one_by_one(self, group: Group, losses: Tensor, weights: Tensor) -> None:
         """A rule that looks at numbers, run after run, as it would alone."""
         assert self._gradients is not None
-        assert self._entropies is not None
-        for r in range(group.runs.start, group.runs.stop):
-            simulator, lr = self.simulators[r], self.simulators[r].training.step_size(self._t)
-            simulator._reach.batch = simulator._feed(self._t, self._clients)
-            outcome = group.method.combine(
-                self._gradients[r],
-                losses[r],
-                self._last.sizes,
-                self._entropies[r],
-                clients=self._last.ids,
-                lr=lr,
-                state=simulator.state,
-                access=simulator._access,
-            )
-            assert outcome.direction is not None
-            simulator.state = outcome.state
-            self.W[r].add_(outcome.direction, alpha=-lr)
-            if outcome.weights is not None:
-                weights[r] = outcome.weights
+        for r, simulator in zip(range(group.runs.start, group.runs.stop), group.simulators, strict=True):
+            lr = simulator.training.step_size(self._round_number)
+            batch = simulator.feed(self._round_number, self._clients)
+            context = simulator.context(self._round_number, batch)
+            simulator.reach.batch, simulator.reach.context = batch, context
+            means = {key: value[r - group.runs.start] for key, value in group.means.items()}
+            clients = Gathered(self._gradients[r], losses[r], means, context, simulator.access)
+            update = group.server.update(clients, simulator.state, lr)
+            simulator.state = update.state
+            simulator.remember(batch.ids, update.memory)
+            descend(self.W[r], update.direction, lr)
+            if update.weights is not None:
+                weights[r] = update.weights
 
-    def _coefficients(self, losses: Tensor, entropies: Tensor, rows: Rows) -> Tensor:
+    def _coefficients(self, losses: Tensor, rows: Rows) -> Tensor:
         """c (runs × clients) with d = Σ c_i g_i."""
-        parts = []
-        for group, state in zip(self.groups, self._states, strict=True):
-            mine, method = group.runs, group.method
-
-            def one(f: Tensor, h: Tensor, lr: Any, state: State, method: Method = method) -> tuple[Tensor, State]:
-                return method.coefficients(f, rows.sizes, h, clients=rows.ids, lr=lr, state=state)
-
-            if group.together:
-                c, new = torch.func.vmap(one)(losses[mine], entropies[mine], self._lr[mine], state)
-            else:
-                each = []
-                for r in range(mine.start, mine.stop):
-                    lr = self.simulators[r].training.step_size(self._t)
-                    each.append(one(losses[r], entropies[r], lr, {k: v[r - mine.start] for k, v in state.items()}))
-                c = torch.stack([c for c, _ in each])
-                new = {key: torch.stack([s[key] for _, s in each]) for key in each[0][1]}
-            self._keep(state, new)
+        parts, self._last_ids = [], rows.ids
+        for group in self.groups:
+            mine, one = group.runs, coefficients(group.server, self._context(rows))
+            every: Mapped = torch.func.vmap(one) if group.together else run_by_run(one)
+            known = (losses[mine], group.means, self._memory(group, rows), group.state)
+            lr = self._lr[mine] if group.together else self._lr[mine].cpu()
+            c, state, memory = every(*known, lr)
+            group.keep(state, memory, rows.ids)
             parts.append(c)
         return torch.cat(parts)
 
-    def _losses(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(client losses, mean entropies if anyone asks, each sample's share in its client's gradient, ∂ℓ/∂logits)."""
+    def _losses(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """(client losses, each sample's share in its client's gradient, ∂ℓ/∂logits); groups get what they measured."""
         y = rows.y
         if rows.dynamic is not None:
             y = torch.where(rows.dynamic, logits.argmin(2), y)
         log_p = F.log_softmax(logits, 2)
         values = -log_p.gather(2, y[..., None])[..., 0]
-        slopes = []
+        slopes, sample_weights = [], []
         for group in self.groups:
-            if type(group.method.objective).losses is not CrossEntropy.losses:  # which has the closed form below
-                values[group.runs], slope = _by_autograd(group.method.objective, logits[group.runs], y[group.runs])
-                slopes.append((group.runs, slope))
+            mine, method = group.runs, group.method
+            if not self.pooled and not group.together:
+                group.gather()
+            if type(method.objective).losses is not CrossEntropy.losses:  # which has the closed form below
+                values[mine], slope = self._by_autograd(group, logits[mine], y[mine], rows)
+                slopes.append((mine, slope))
+            if not method.plain_mean:
+                sample_weights.append((mine, self._ask(group, method.objective.weights, logits[mine], y[mine], rows)))
+            if method.measures:
+                measured = self._ask(group, method.measure, logits[mine], y[mine], rows)
+                group.means = {key: rows.means(value) for key, value in measured.items()}
         losses = rows.means(values)
         share = rows.inverse.expand_as(values)
+        given = {mine.start: weights for mine, weights in sample_weights}
         for group in self.groups:
             tilt, mine = group.method.objective.tilt, group.runs
-            if tilt != 0:
+            if tilt != 0 or given.get(mine.start) is not None:
                 share = share.clone()
-                losses[mine], share[mine] = rows.tilted(values[mine], tilt)
-        entropies = rows.means(entropy(logits.flatten(0, 1)).view_as(values)) if self._entropy else losses
+                losses[mine], share[mine] = rows.weighted(values[mine], tilt, given.get(mine.start))
         delta = log_p.exp_().scatter_add_(2, y[..., None], rows.minus_one.expand_as(values)[..., None])
         for runs, slope in slopes:
             delta[runs] = slope
-        return losses, entropies, share, delta
+        return losses, share, delta
+
+    def _by_autograd(self, group: Group, logits: Tensor, y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """The losses (runs × rows) of an objective, and ∂ℓ/∂logits by autograd on the logits alone."""
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            values = self._ask(group, group.method.objective.losses, leaf, y, rows)
+            (slope,) = torch.autograd.grad(values.sum(), leaf)
+        return values.detach(), slope
+
+    def _ask(self, group: Group, question: Callable[..., Any], logits: Tensor, y: Tensor, rows: Rows) -> Any:
+        """What an objective says of every run's logits and labels."""
+        like = replace(self._context(rows), spread=lambda values: values[rows.owner])
+
+        def one(z: Tensor, labels: Tensor, memory: State, broadcast: State) -> Any:
+            return question(z, labels, replace(like, memory=memory, broadcast=broadcast))
+
+        every: Mapped = torch.func.vmap(one) if group.mapped else run_by_run(one)
+        return every(logits, y, self._memory(group, rows), group.state.broadcast)
+
+    def _context(self, rows: Rows) -> Context:
+        """What clients of all runs know alike."""
+        return Context(self._t, self.training.rounds, rows.ids, rows.sizes)
+
+    def _memory(self, group: Group, rows: Rows) -> State:
+        """Of the clients of the round."""
+        if self._everyone or not group.memory:
+            return group.memory
+        return {key: value[:, rows.ids] for key, value in group.memory.items()}
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -300,43 +389,31 @@ class Stack:
     # -- set-up -------------------------------------------------------------------------------------------------------
 
     def _grouped(self) -> list[Group]:
-        groups: list[Group] = []
-        for r, simulator in enumerate(self.simulators):
-            if groups and groups[-1].method == simulator.method:
-                groups[-1] = Group(simulator.method, slice(groups[-1].runs.start, r + 1), groups[-1].together)
+        groups: list[list[Simulator]] = []
+        for simulator in self.simulators:
+            if groups and _kind(groups[-1][0]) == _kind(simulator):
+                groups[-1].append(simulator)
             else:
-                together = vectorises(simulator.method, len(simulator.participants(0)), self.W.shape[1], self._access())
-                groups.append(Group(simulator.method, slice(r, r + 1), together))
-        return groups
+                groups.append([simulator])
+        result, start = [], 0
+        for members in groups:
+            first, runs = members[0], slice(start, start + len(members))
+            state, memory = stacked(members, self.device)
+            classes, n = first.federation.classes, len(first.participants(0))
+            together = vectorises(first.server, n, self.W.shape[1], classes, self._access())
+            mapped = objective_vectorises(first.method, classes)
+            group = Group(
+                first.server, members, runs, together, mapped, state, memory
+            )  # fmt: skip
+            if group.together or self.pooled:
+                group.show()
+            result.append(group)
+            start = runs.stop
+        return result
 
     def _access(self) -> Access:
         net = self.simulators[0].net
         return Access(layers=net.layers, output=net.output_rows)
-
-    def _stacked_state(self, group: Group) -> State:
-        """The states of a group's runs, stacked; the simulators see rows of it."""
-        members = self.simulators[group.runs]
-        stacked = {
-            key: torch.stack([m.state[key].to(self.device) for m in members]) for key in (members[0].state or {})
-        }
-        if group.together or self.pooled:
-            self._show(members, stacked)
-        return stacked
-
-    def _show(self, members: Sequence[Simulator], state: State) -> None:
-        for r, member in enumerate(members):
-            member.state = {key: value[r] for key, value in state.items()}
-
-    def _keep(self, state: State, new: State) -> None:
-        """The next state in place, where the graph reads it."""
-        for key, value in new.items():
-            if key in state:
-                state[key].copy_(value)
-            else:  # it appears in the first round
-                state[key] = value.clone()
-                for group, known in zip(self.groups, self._states, strict=True):
-                    if known is state:
-                        self._show(self.simulators[group.runs], state)
 
     def _rows(self, batch: Batch) -> Rows:
         """The round's samples; in place where a graph reads them."""
@@ -366,14 +443,17 @@ class Stack:
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 self._record = self._round(rows)
         except (RuntimeError, UserCodeError):
-            doubtful = [group.together and group.method.is_own for group in self.groups]
-            self.groups = [
-                replace(group, together=False) if doubt else group
-                for group, doubt in zip(self.groups, doubtful, strict=True)
-            ]
-            if any(doubtful) and not self.pooled:
+            doubtful = [group for group in self.groups if group.together and group.method.is_own]
+            for group in doubtful:
+                group.together = False
+            if doubtful and not self.pooled:
                 return self._capture(rows)
             self._graphable = False
             return False
         self._graph = graph
         return True
+
+
+def _kind(simulator: Simulator) -> tuple[Any, ...]:
+    """What runs must share so that one call serves them all."""
+    return simulator.method, simulator.server.optimiser

@@ -55,7 +55,11 @@ class Rows:
         )
 
     def means(self, values: Tensor) -> Tensor:
-        """Mean of (runs × rows) per client, in float64."""
+        """Mean of (runs × rows) or (runs × rows × k) per client, in float64."""
+        if values.dim() == 3:
+            runs, _, k = values.shape
+            flat = self.means(values.transpose(1, 2).flatten(0, 1))
+            return flat.view(runs, k, -1).transpose(1, 2)
         if self.equal:
             return values.view(len(values), -1, self.equal).mean(2, dtype=torch.float64)
         if self.padded is not None:
@@ -63,13 +67,23 @@ class Rows:
             return table.sum(2, dtype=torch.float64) / self.lengths
         return torch.stack([values[:, part].mean(1, dtype=torch.float64) for part in self._parts()], 1)
 
-    def tilted(self, values: Tensor, tilt: float) -> tuple[Tensor, Tensor]:
-        """(1/t) log mean exp(t ℓ) per client, and softmax(t ℓ) within it."""
+    def weighted(self, values: Tensor, tilt: float, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(1/t) log (Σ ω exp(t ℓ) / Σ ω) per client, and each sample's share in its gradient; t = 0: Σ ω ℓ / Σ ω."""
         losses, shares = [], []
         for part in self._parts():
-            tilted = tilt * values[:, part].double()
-            losses.append((torch.logsumexp(tilted, 1) - np.log(tilted.shape[1])) / tilt)
-            shares.append(torch.softmax(tilted, 1).to(values.dtype))
+            mine = values[:, part].double()
+            w = torch.ones_like(mine) if weights is None else weights[:, part].double()
+            total = w.sum(1, keepdim=True).clamp(min=1e-300)
+            if tilt == 0:
+                share = w / total
+                losses.append((share * mine).sum(1))
+            else:
+                top = (tilt * mine).amax(1, keepdim=True)
+                powers = w * torch.exp(tilt * mine - top)
+                sums = powers.sum(1, keepdim=True).clamp(min=1e-300)
+                share = powers / sums
+                losses.append(((top + torch.log(sums / total)) / tilt)[:, 0])
+            shares.append(share.to(values.dtype))
         return torch.stack(losses, 1), torch.cat(shares, 1)
 
     def _parts(self) -> list[slice]:

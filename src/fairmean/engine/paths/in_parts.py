@@ -1,29 +1,28 @@
 """Rules on per-client gradients whose n×d numbers do not fit in the room they are given: parts of them at a time.
 
 Rules on inner products: the clients go through in k groups, M_ab = G_a G_bᵀ for every pair of groups, and then
-d = Σ c_i g_i is one fused pass, with c from M. Every pair recomputes a group: about (k+1)/2 passes over the samples.
+d = Σ c_i g_i is one pass, with c from M. Every pair recomputes a group: about (k+1)/2 passes over the samples.
 Rules that treat every coordinate alike (trimmed mean, median): blocks of columns, one pass for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from fairmean.engine.batch import Batch
+from fairmean.engine.cohort import Cohort, known_products
+from fairmean.engine.descent import Direction
 from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.net import Net
-from fairmean.engine.paths.one_pass import fused_round
+from fairmean.engine.paths.one_pass import OnePass
 from fairmean.engine.paths.per_client import client_gradients
-from fairmean.rules.aggregator import SumRule
-from fairmean.rules.method import Method, Outcome
-from fairmean.rules.products import gram
-from fairmean.rules.round import Round, Rung, State
-from fairmean.rules.scales import Unscaled
+from fairmean.rules.context import Context, Means
+from fairmean.rules.method import Method
+from fairmean.rules.products import Products, gram
+from fairmean.rules.round import Rung
 
 
 def fits(method: Method) -> bool:
@@ -33,65 +32,81 @@ def fits(method: Method) -> bool:
     return method.aggregator.separable and not method.aggregator.remembers and not method.pre
 
 
-@dataclass(frozen=True, eq=False)
-class Fixed(SumRule):
-    """λ as given."""
+class InParts(Cohort):
+    """Clients of whose gradients at most ``room`` bytes are in memory at a time, and at least two clients'."""
 
-    given: Tensor
+    owned = True
 
-    def weights(self, round: Round) -> Tensor:
-        return self.given
+    def __init__(
+        self, net: Net, batch: Batch, method: Method, context: Context, chunk: int, keep: int, capture: Capture | None,
+        room: int,
+    ) -> None:  # fmt: skip
+        self._net, self._batch, self._method, self.context = net, batch, method, context
+        self._chunk, self._keep, self._capture = chunk, keep, capture
+        self._n, self._d, size = len(batch.clients), len(net.flat), net.flat.element_size()
+        self._group = max(1, room // (2 * self._d * size))
+        self._width = max(1, min(self._d, room // (2 * self._n * size)))
+        self._gram: Tensor | None = None
+        self._first: Tensor | None = None
+
+    def statistics(self) -> tuple[Tensor, Means]:
+        """Losses come with the first look at the gradients, which is part of the work anyway."""
+        if self._method.rung == Rung.GRAM:
+            self._gram, losses, means = self._inner_products()
+            return losses, means
+        self._first, losses, means = self._block(0)
+        return losses, means
+
+    def products(self, scales: Tensor, unit: bool, senders: Tensor | None) -> Products:
+        assert self._gram is not None
+        return known_products(self._gram, scales, unit, senders)
+
+    def weighted_sum(self, coefficients: Tensor) -> Direction:
+        one_pass = OnePass(self._net, self._batch, self._method, self.context, self._chunk, self._keep)
+        return one_pass.weighted_sum(coefficients)
+
+    def blocks(self, senders: Tensor | None) -> Iterator[Tensor]:
+        for at in range(0, self._d, self._width):
+            block, self._first = self._first, None
+            if block is None:
+                block = self._block(at)[0]
+            yield block if senders is None else block[senders]
+
+    def _block(self, at: int) -> tuple[Tensor, Tensor, Means]:
+        """Columns ``at`` … of every client's gradient, and the clients' statistics."""
+        block = self._net.flat.new_empty(self._n, min(self._width, self._d - at))
+        losses, means = [], []
+        for first, last in self._groups():
+            rows, f, m = self._gradients(first, last)
+            block[first:last] = rows[:, at : at + self._width]
+            losses.append(f)
+            means.append(m)
+        return block, torch.cat(losses), _cat(means)
+
+    def _inner_products(self) -> tuple[Tensor, Tensor, Means]:
+        """(G Gᵀ, losses, means), two groups of rows in memory at a time."""
+        M, groups = torch.empty(self._n, self._n, dtype=torch.float64), list(self._groups())
+        losses, means = [], []
+        for i, (a, b) in enumerate(groups):
+            rows, f, m = self._gradients(a, b)
+            losses.append(f)
+            means.append(m)
+            M[a:b, a:b] = gram(rows)
+            for first, last in groups[i + 1 :]:
+                M[a:b, first:last] = rows @ self._gradients(first, last)[0].T
+                M[first:last, a:b] = M[a:b, first:last].T
+        return M.to(self._net.flat.device), torch.cat(losses), _cat(means)
+
+    def _gradients(self, first: int, last: int) -> tuple[Tensor, Tensor, Means]:
+        """Of some clients: gradients, losses, means."""
+        out = self._net.flat.new_empty(last - first, self._d)
+        batch, context = self._batch.only(first, last), self.context.only(slice(first, last))
+        with self._net.passes():
+            return out, *client_gradients(self._net, batch, self._chunk, self._method, context, self._capture, out)
+
+    def _groups(self) -> Iterator[tuple[int, int]]:
+        return ((a, min(a + self._group, self._n)) for a in range(0, self._n, self._group))
 
 
-def bounded_round(
-    net: Net, batch: Batch, method: Method, lr: float, state: State, chunk: int, keep: int, capture: Capture | None,
-    room: int,
-) -> tuple[Tensor, Outcome]:  # fmt: skip
-    """(losses, outcome) with at most ``room`` bytes of per-client gradients at a time, and at least two clients'."""
-    n, d = len(batch.clients), len(net.flat)
-    row = d * net.flat.element_size()
-
-    def gradients(first: int, last: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        out = net.flat.new_empty(last - first, d)
-        return out, client_gradients(net, batch.only(first, last), chunk, method.objective, capture, out)
-
-    known: dict[str, Any] = {"clients": batch.ids, "lr": lr, "state": state}
-    if method.rung == Rung.GRAM:
-        M, losses, entropies = _products(gradients, n, max(1, room // (2 * row)))
-        c, state = method.weigh(M.to(batch.sizes.device), losses, batch.sizes, entropies, **known)
-        plain = Method(method.name, Unscaled(), Fixed(c), objective=method.objective)
-        return losses, Outcome(None, fused_round(net, batch, plain, lr, {}, chunk, keep)[1].weights, state)
-
-    group = max(1, room // (2 * row))
-    width = max(1, min(d, room // (2 * n * net.flat.element_size())))
-    direction = torch.empty_like(net.flat)
-    for at in range(0, d, width):
-        block = net.flat.new_empty(n, min(width, d - at))
-        parts = []
-        for first, last in _ranges(n, group):
-            rows, statistics = gradients(first, last)
-            block[first:last] = rows[:, at : at + width]
-            parts.append(statistics)
-        losses, entropies = (torch.cat(values) for values in zip(*parts, strict=True))
-        outcome = method.combine(block, losses, batch.sizes, entropies, owned=True, **known)
-        assert outcome.direction is not None
-        direction[at : at + width] = outcome.direction
-    return losses, Outcome(direction, None, outcome.state)
-
-
-def _products(gradients: Callable[..., Any], n: int, group: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(G Gᵀ, losses, entropies), two groups of rows in memory at a time."""
-    M, parts, ranges = torch.empty(n, n, dtype=torch.float64), [], list(_ranges(n, group))
-    for i, (a, b) in enumerate(ranges):
-        rows, statistics = gradients(a, b)
-        parts.append(statistics)
-        M[a:b, a:b] = gram(rows)
-        for first, last in ranges[i + 1 :]:
-            M[a:b, first:last] = rows @ gradients(first, last)[0].T
-            M[first:last, a:b] = M[a:b, first:last].T
-    losses, entropies = (torch.cat(values) for values in zip(*parts, strict=True))
-    return M, losses, entropies
-
-
-def _ranges(n: int, size: int) -> Iterator[tuple[int, int]]:
-    return ((a, min(a + size, n)) for a in range(0, n, size))
+def _cat(tables: list[Means]) -> Means:
+    return {key: torch.cat([table[key] for table in tables]) for key in tables[0]}

@@ -1,10 +1,9 @@
-"""The fused round: one forward and one backward over all samples, no per-client gradient.
+"""One pass: one forward and one backward over all samples, no per-client gradient.
 
 Σ c_i ∇f_i is the gradient of Σ c_i f_i with the c_i held fixed, so a rule that needs only losses costs what plain
 training costs. On the lowest rung a client's coefficient depends on its own loss alone: clients go through in groups
 that fit the cache, forward and backward at once. On the next rung the coefficients need all losses first: the forward
-graphs are kept while they fit in memory, and else recomputed. With several ranks, each goes through its own clients,
-and the ranks' gradients are summed.
+graphs are kept while they fit in memory, and else recomputed.
 """
 
 from __future__ import annotations
@@ -13,85 +12,81 @@ import torch
 from torch import Tensor
 
 from fairmean.engine.batch import Batch, Span
-from fairmean.engine.losses import client_losses, client_means, entropy, row_coefficients, sample_losses
+from fairmean.engine.cohort import Cohort, Reporting, Sums, added
+from fairmean.engine.descent import Direction, InPlace
+from fairmean.engine.losses import Samples, client_losses, client_means, joined, row_coefficients, sample_losses
 from fairmean.engine.net import Net
-from fairmean.engine.ranks import ALONE, World
-from fairmean.rules.method import Method, Outcome
-from fairmean.rules.round import Round, Rung, State
+from fairmean.rules.context import Context, Means
+from fairmean.rules.method import Method
+from fairmean.rules.round import State
 
 
-def fused_round(
-    net: Net, batch: Batch, method: Method, lr: float, state: State, chunk: int, keep: int, world: World = ALONE
-) -> tuple[Tensor, Outcome]:
-    """(losses, outcome); the direction is left as the net's gradient, and None in the outcome of a single process."""
-    net.forget()
-    direction = None
-    if world.size > 1:
-        direction = torch.zeros_like(net.flat)
-        net.aim(direction)
-    if method.rung >= Rung.LOSSES:
-        span = batch.span(0, len(batch.clients), chunk)
-        losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
-        losses, entropies = world.join(batch.bounds, losses, entropies)
-        coefficients, state = method.coefficients(losses, batch.sizes, entropies, clients=batch.ids, lr=lr, state=state)
-        _backward(net, batch, span, method, coefficients[batch.mine], share, graphs)
-        return losses, Outcome(_summed(direction, world), coefficients, state)
+class OnePass(Cohort):
+    """Clients whose gradients are only ever summed. ``chunk``: rows that go through at a time; ``keep``: rows whose
+    graphs fit in memory. The direction is left in the net's gradients.
+    """
 
-    weights, state = method.decide(Round(sizes=batch.sizes, clients=batch.ids, lr=lr), state)
-    each_losses, each_scaled, mine = [], [], weights[batch.mine]
-    for span in batch.spans(chunk) or [batch.span(0, 0, chunk)]:
-        losses, entropies, share, graphs = _forward(net, batch, span, method, span.count <= keep)
-        scaled = mine[span.clients] * method.scales(losses, entropies)
-        _backward(net, batch, span, method, scaled, share, graphs)
-        each_losses.append(losses)
-        each_scaled.append(scaled)
-    losses, coefficients = world.join(batch.bounds, _cat(each_losses), _cat(each_scaled))
-    if method.scale.normalised:
-        factor = method.normaliser(weights, coefficients)
-        coefficients = coefficients * factor
-        net.scale_gradient(factor)
-    return losses, Outcome(_summed(direction, world), coefficients, state)
+    def __init__(self, net: Net, batch: Batch, method: Method, context: Context, chunk: int, keep: int) -> None:
+        self._net, self._batch, self._method, self.context = net, batch, method, context
+        self._chunk, self._keep = chunk, keep
+        self._passed: tuple[Span, Tensor | None, list[Samples]] | None = None
 
+    def sums(self, weights: Tensor, report: Reporting) -> Sums:
+        net, batch, narrow = self._net, self._batch, self._method.remembers
+        net.forget()
+        scaled, losses, memories, sides = [], [], [], []
+        for span in batch.spans(self._chunk):
+            f, means, share, graphs = self._forward(span)
+            told = report(f, means, self.context.only(span.clients) if narrow else self.context)
+            mine = weights[span.clients] * told.scales
+            self._backward(span, mine, share, graphs)
+            scaled.append(mine)
+            losses.append(f)
+            memories.append(told.memory)
+            sides.append(added(told.side))
+        side = {key: torch.stack([one[key] for one in sides]).sum(0) for key in sides[0]}
+        return Sums(_cat(scaled), side, _cat(losses), _rows(memories), InPlace(net))
 
-def _forward(
-    net: Net, batch: Batch, span: Span, method: Method, keep: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None, list[Tensor]]:
-    """Losses of the span's clients, their entropies if asked for, samples' shares if unequal, graphs if kept."""
-    if not span.parts:  # a rank without a client in this round
-        nothing = net.flat.new_empty(0, dtype=torch.float64)
-        return nothing, nothing if method.needs_entropy else None, None, []
-    graphs, uncertainties = [], []
-    with torch.set_grad_enabled(keep):
-        for part in span.parts:
-            loss, logits = sample_losses(net, batch, part, method.objective)
-            graphs.append(loss)
-            if method.needs_entropy:
-                uncertainties.append(entropy(logits))
-    losses, share = client_losses(_cat(graphs), span, method.objective.tilt)
-    entropies = client_means(_cat(uncertainties), span) if method.needs_entropy else None
-    return losses, entropies, share, graphs if keep else []
+    def statistics(self) -> tuple[Tensor, Means]:
+        span = self._batch.span(0, len(self._batch.clients), self._chunk)
+        losses, means, share, graphs = self._forward(span)
+        self._passed = span, share, graphs
+        return losses, means
 
+    def weighted_sum(self, coefficients: Tensor) -> Direction:
+        if self._passed is None:
+            self.statistics()
+        assert self._passed is not None
+        span, share, graphs = self._passed
+        self._net.forget()
+        self._backward(span, coefficients, share, graphs)
+        return InPlace(self._net)
 
-def _backward(
-    net: Net,
-    batch: Batch,
-    span: Span,
-    method: Method,
-    coefficients: Tensor,
-    share: Tensor | None,
-    graphs: list[Tensor],
-) -> None:
-    """Add Σ c_i ∇f_i over the span's clients to the net's gradient, last part first."""
-    rows = row_coefficients(coefficients, share, span, net.flat.dtype)
-    for part in reversed(span.parts):
-        loss = graphs.pop() if graphs else sample_losses(net, batch, part, method.objective)[0]
-        net.accumulate(loss, rows[part.start - span.start : part.stop - span.start])
+    def _forward(self, span: Span) -> tuple[Tensor, Means, Tensor | None, list[Samples]]:
+        """Losses and means of the span's clients, samples' shares if unequal, graphs if they can be kept."""
+        keep = span.count <= self._keep
+        with self._net.passes(), torch.set_grad_enabled(keep):
+            passes = [sample_losses(self._net, self._batch, part, self._method, self.context) for part in span.parts]
+        whole = joined(passes)
+        losses, share = client_losses(whole.losses, whole.weights, span, self._method.objective.tilt)
+        return losses, client_means(whole.measured, span), share, passes if keep else []
+
+    def _backward(self, span: Span, coefficients: Tensor, share: Tensor | None, graphs: list[Samples]) -> None:
+        """Add Σ c_i ∇f_i over the span's clients to the net's gradient, last part first."""
+        if self._method.may_be_out and self.looks and not coefficients.any():  # all of them are out: nobody trains
+            return
+        net, batch, method = self._net, self._batch, self._method
+        rows = row_coefficients(coefficients, share, span, net.flat.dtype)
+        with net.passes():
+            for part in reversed(span.parts):
+                samples = (
+                    graphs.pop() if graphs else sample_losses(net, batch, part, method, self.context, measure=False)
+                )
+                net.accumulate(samples.losses, rows[part.start - span.start : part.stop - span.start])
 
 
-def _summed(direction: Tensor | None, world: World) -> Tensor | None:
-    if direction is not None:
-        world.sum(direction)
-    return direction
+def _rows(tables: list[State]) -> State:
+    return {key: torch.cat([table[key] for table in tables]) for key in tables[0]}
 
 
 def _cat(tensors: list[Tensor]) -> Tensor:

@@ -6,82 +6,108 @@ import torch
 from torch import Tensor
 
 from fairmean.engine.batch import Batch, Span
+from fairmean.engine.cohort import Cohort
 from fairmean.engine.layers.hooks import Capture
-from fairmean.engine.losses import client_losses, client_means, entropy, row_coefficients, sample_losses
+from fairmean.engine.losses import client_losses, client_means, joined, row_coefficients, sample_losses
 from fairmean.engine.net import Net
-from fairmean.rules.objectives import Objective
+from fairmean.rules.context import Context, Means
+from fairmean.rules.method import Method
+from fairmean.rules.round import NO_ACCESS, Access
+
+
+class PerClient(Cohort):
+    """Clients whose gradients are wanted one by one, in the rows of ``out``; passes are shared where possible."""
+
+    owned = True
+
+    def __init__(
+        self,
+        net: Net,
+        batch: Batch,
+        method: Method,
+        context: Context,
+        chunk: int,
+        capture: Capture | None,
+        out: Tensor,
+        access: Access = NO_ACCESS,
+    ) -> None:
+        self._net, self._batch, self._method, self.context, self.access = net, batch, method, context, access
+        self._chunk, self._capture, self._out = chunk, capture, out
+
+    def statistics(self) -> tuple[Tensor, Means]:
+        """Losses come with the gradients."""
+        with self._net.passes():
+            return client_gradients(
+                self._net, self._batch, self._chunk, self._method, self.context, self._capture, self._out
+            )
+
+    def rows(self, senders: Tensor | None) -> Tensor:
+        return self._out if senders is None else self._out[senders]
 
 
 def client_gradients(
-    net: Net, batch: Batch, chunk: int, objective: Objective, capture: Capture | None, out: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Every client's gradient into the rows of ``out``; returns losses and mean predictive entropies.
+    net: Net, batch: Batch, chunk: int, method: Method, context: Context, capture: Capture | None, out: Tensor
+) -> tuple[Tensor, Means]:
+    """Every client's gradient into the rows of ``out``; returns losses and the means of what was measured.
 
     With ``capture``, clients share forward and backward passes; without, each client has its own.
     """
-    if not len(batch.clients):
-        return _nothing(net)
-    losses, entropies = [], []
+    losses, means = [], []
     alone = [batch.span(k, k + 1, chunk) for k in range(len(batch.clients))] if capture is None else []
     for span in alone or batch.spans(chunk):
         if capture is not None and len(span.parts) == 1:
-            f, h = _together(net, batch, span, objective, capture, out[span.clients])
+            f, m = _together(net, batch, span, method, context, capture, out[span.clients])
         else:
-            f, h = one_by_one(net, batch, span, objective, out[span.clients])
+            f, m = one_by_one(net, batch, span, method, context, out[span.clients])
         losses.append(f)
-        entropies.append(h)
-    return torch.cat(losses), torch.cat(entropies)
+        means.append(m)
+    return torch.cat(losses), {key: torch.cat([one[key] for one in means]) for key in means[0]}
 
 
 def _together(
-    net: Net, batch: Batch, span: Span, objective: Objective, capture: Capture, out: Tensor
-) -> tuple[Tensor, Tensor]:
+    net: Net, batch: Batch, span: Span, method: Method, context: Context, capture: Capture, out: Tensor
+) -> tuple[Tensor, Means]:
     """All clients of a span by one pass."""
     with capture.recording():
-        values, logits = sample_losses(net, batch, span.parts[0], objective)
-        f, share = client_losses(values, span, objective.tilt)
-        rows = row_coefficients(torch.ones_like(f), share, span, values.dtype)
+        samples = sample_losses(net, batch, span.parts[0], method, context)
+        f, share = client_losses(samples.losses, samples.weights, span, method.objective.tilt)
+        rows = row_coefficients(torch.ones_like(f), share, span, samples.losses.dtype)
         bounds = (batch.offsets[span.clients.start : span.clients.stop + 1] - span.start).tolist()
-        capture.gradients(values, rows, bounds, out)
-    return f, client_means(entropy(logits), span)
+        capture.gradients(samples.losses, rows, bounds, out)
+    return f, client_means(samples.measured, span)
 
 
-def one_by_one(net: Net, batch: Batch, span: Span, objective: Objective, out: Tensor) -> tuple[Tensor, Tensor]:
+def one_by_one(
+    net: Net, batch: Batch, span: Span, method: Method, context: Context, out: Tensor, measure: bool = True
+) -> tuple[Tensor, Means]:
     """The span's one client, part after part.
 
-    Without a tilt a sample's share is known beforehand, so each part's graph is gone before the next; with one, all
-    graphs wait for all losses.
+    Without a tilt and weights a sample's share is known beforehand, so each part's graph is gone before the next; with
+    one, all graphs wait for all losses.
     """
     net.aim(out[0].zero_())
-    values, uncertainties = [], []
+    passes = []
     for part in span.parts:
-        losses, logits = sample_losses(net, batch, part, objective)
-        if objective.tilt == 0:
-            net.accumulate(losses, torch.full_like(losses, 1 / span.count))
-            losses = losses.detach()
-        values.append(losses)
-        uncertainties.append(entropy(logits))
-    f, share = client_losses(torch.cat(values), span, objective.tilt)
+        samples = sample_losses(net, batch, part, method, context, measure)
+        if method.objective.tilt == 0 and samples.weights is None:
+            net.accumulate(samples.losses, torch.full_like(samples.losses, 1 / span.count))
+            samples = samples._replace(losses=samples.losses.detach())
+        passes.append(samples)
+    whole = joined(passes)
+    f, share = client_losses(whole.losses, whole.weights, span, method.objective.tilt)
     if share is not None:
-        net.accumulate(torch.cat(values), share.to(out.dtype))
+        net.accumulate(whole.losses, share.to(out.dtype))
     net.forget()
-    return f, client_means(torch.cat(uncertainties), span)
+    return f, client_means(whole.measured, span)
 
 
-def broadcast_statistics(net: Net, batch: Batch, chunk: int, objective: Objective) -> tuple[Tensor, Tensor]:
-    """Each client's loss and mean predictive entropy at the net's parameters, by forward passes alone."""
-    if not len(batch.clients):
-        return _nothing(net)
+def broadcast_statistics(
+    net: Net, batch: Batch, chunk: int, method: Method, context: Context, measure: bool = True
+) -> tuple[Tensor, Means]:
+    """Each client's loss, and the means of what it measures, at the net's parameters, by forward passes alone."""
+    parts = [slice(a, min(a + chunk, len(batch.x))) for a in range(0, len(batch.x), chunk)]
     with torch.no_grad(), net.passes():
-        parts = [slice(a, min(a + chunk, len(batch.x))) for a in range(0, len(batch.x), chunk)]
-        pieces = [
-            (losses, entropy(logits))
-            for losses, logits in (sample_losses(net, batch, part, objective) for part in parts)
-        ]
-    losses, entropies = (torch.cat(column) for column in zip(*pieces, strict=True))
-    return client_losses(losses, batch.whole, objective.tilt)[0], client_means(entropies, batch.whole)
-
-
-def _nothing(net: Net) -> tuple[Tensor, Tensor]:
-    """Losses and entropies of no client: a rank may have none in a round."""
-    return net.flat.new_empty(0, dtype=torch.float64), net.flat.new_empty(0, dtype=torch.float64)
+        samples = joined([sample_losses(net, batch, part, method, context, measure) for part in parts])
+    whole = batch.whole
+    losses, _ = client_losses(samples.losses, samples.weights, whole, method.objective.tilt)
+    return losses, client_means(samples.measured, whole)

@@ -1,31 +1,38 @@
-"""The reference round: plain PyTorch, one client after the other, as the paper's algorithm is printed.
+"""The reference: plain PyTorch, one client after the other, as the paper's algorithm is printed.
 
-Every fast path is tested equal to this one.
+Every other path is tested equal to this one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
 from fairmean.engine.batch import Batch
+from fairmean.engine.cohort import Gathered
 from fairmean.engine.net import Net
-from fairmean.rules.method import Method, Outcome
+from fairmean.rules.context import Context
+from fairmean.rules.method import Method
 from fairmean.rules.round import Access, State
 
 
-def reference_round(
-    net: Net, steps: Sequence[Batch], method: Method, lr: float, local_lr: float, state: State, access: Access
-) -> tuple[Tensor, Outcome]:
-    """(losses, outcome) of one round; ``steps`` holds one batch per local step."""
+def reference_cohort(
+    net: Net, steps: Sequence[Batch], method: Method, context: Context, local_lr: float, access: Access
+) -> Gathered:
+    """The round's clients, each trained in turn from w; ``steps`` holds one batch per local step."""
     w = net.flat.clone()
     names = [name for name, _ in net.model.named_parameters()]
-    gradients, losses, entropies = [], [], []
+    gradients: list[Tensor] = []
+    losses: list[Tensor] = []
+    means: list[State] = []
     for k in range(len(steps[0].clients)):
+        own = context.only(slice(k, k + 1))
         w_k = w.clone()
         for step, batch in enumerate(steps):
             rows = batch.part(k, k + 1)
@@ -35,32 +42,41 @@ def reference_round(
             y = batch.y[rows]
             if batch.dynamic is not None:
                 y = torch.where(batch.dynamic[rows], logits.detach().argmin(1), y)
-            losses_k = method.objective.losses(logits, y)
-            t = method.objective.tilt
-            loss = losses_k.mean() if t == 0 else (torch.logsumexp(t * losses_k, 0) - math.log(len(y))) / t
+            here = replace(own, spread=partial(_repeated, len(y)))
+            loss = _client_loss(method, logits, y, here)
             gradient = torch.empty_like(w_k)
             parts = torch.autograd.grad(loss, parameters, allow_unused=True)
             for view, part in zip(net.views(gradient), parts, strict=True):
                 view.copy_(torch.zeros_like(view) if part is None else part)
             if step == 0:
-                p = logits.detach().softmax(1)
+                measured = method.measure(logits.detach(), y, here)
                 losses.append(loss.detach().double())
-                entropies.append(-(p * p.log()).nan_to_num().sum(1).mean().double())
+                means.append({name: values.double().mean(0) for name, values in measured.items()})
             if len(steps) == 1:
                 gradients.append(gradient)
             else:
                 w_k = w_k - local_lr * gradient
         if len(steps) > 1:
             gradients.append((w - w_k) / local_lr)
-    first = steps[0]
-    outcome = method.combine(
-        torch.stack(gradients),
-        torch.stack(losses),
-        first.sizes,
-        torch.stack(entropies),
-        clients=first.ids,
-        lr=lr,
-        state=state,
-        access=access,
-    )
-    return torch.stack(losses), outcome
+    every = {name: torch.stack([one[name] for one in means]) for name in means[0]}
+    return Gathered(torch.stack(gradients), torch.stack(losses), every, context, access)
+
+
+def _repeated(m: int, value: Tensor) -> Tensor:
+    """One client's value, for each of its m samples."""
+    return value.expand(m, *value.shape[1:])
+
+
+def _client_loss(method: Method, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+    """f_i, of all samples of one client."""
+    losses = method.objective.losses(logits, y, context)
+    weights, t = method.objective.weights(logits.detach(), y, context), method.objective.tilt
+    if weights is None:
+        return losses.mean() if t == 0 else (torch.logsumexp(t * losses, 0) - math.log(len(y))) / t
+    weights = weights.to(losses.dtype)
+    total = weights.sum()
+    if total == 0:
+        return 0.0 * losses.sum()
+    if t == 0:
+        return (weights * losses).sum() / total
+    return (torch.logsumexp(t * losses + weights.log(), 0) - total.log()) / t

@@ -20,7 +20,9 @@ from fairmean.engine.batch import Batch
 from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.net import Net
 from fairmean.engine.paths.per_client import client_gradients
-from fairmean.rules.method import Method, Outcome
+from fairmean.engine.server import Update
+from fairmean.rules.context import Context, Means, bare_context
+from fairmean.rules.method import Method
 from fairmean.rules.products import pull
 from fairmean.theory.bounds import attack_radius, smoothness
 from fairmean.theory.measure.curvature import Curves, power_iteration
@@ -90,26 +92,26 @@ class Monitor:
         self.running = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, math.nan], dtype=torch.float64, device=net.flat.device)
         self._probes = probes(federation.x)
 
-    def gradients(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Every client's gradient, loss and entropy."""
+    def gradients(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor, Means]:
+        """Every client's gradient, loss, and what it measured."""
         out, self._spare = self._spare, None
         if out is None or len(out) != len(batch.clients):
             out = self.net.flat.new_empty(len(batch.clients), len(self.net.flat))
         with self.net.passes():
             return out, *client_gradients(
-                self.net, batch, self._chunk, self.method.objective, self._capture, out[batch.mine]
+                self.net, batch, self._chunk, self.method, context, self._capture, out[batch.mine]
             )
 
     def observe(
-        self, t: int, batch: Batch, gradients: Tensor, losses: Tensor, outcome: Outcome | None, lr: float
+        self, t: int, batch: Batch, gradients: Tensor, losses: Tensor, update: Update | None, lr: float
     ) -> Tensor:
-        """The figures of ``MEASURED``, in float64; NaN for what does not exist. No outcome: no step was taken."""
+        """The figures of ``MEASURED``, in float64; NaN for what does not exist. No update: no step was taken."""
         regular = torch.from_numpy(self.federation.regular[batch.clients]).to(losses.device)
         n, r = len(losses), int(regular.sum())
         values = dict.fromkeys(MEASURED, losses.new_tensor(math.nan))
         values["clients"], values["poisoned"] = losses.new_tensor(n), losses.new_tensor(n - r)
         if r == 0:
-            values["step"] = losses.new_tensor(math.nan if outcome is None else lr)
+            values["step"] = losses.new_tensor(math.nan if update is None else lr)
             return torch.stack([values[name] for name in MEASURED])
         a, f = marginal_weight(losses, self.kappa, self.tau), losses[regular]
         values["objective"], values["mean_loss"] = phi(f, self.kappa, self.tau).mean(), f.mean()
@@ -118,22 +120,22 @@ class Monitor:
         factor = n / a.sum() if self.method.scale.normalised else a.new_ones(())
         mean, gradient = pull(gradients, regular.double() / r), pull(gradients, regular * a / r)
         values["gradient"], values["direction"] = _norm(gradient), _norm(pull(gradients, a / n))
-        if outcome is not None:
+        if update is not None:
             values["step"] = lr * factor
-            if outcome.weights is not None:
-                given = outcome.weights / factor
+            if update.weights is not None:
+                given = update.weights / factor
                 values["lowest_weight"], values["highest_weight"] = n * given.min(), n * given.max()
                 error, departure = pull(gradients, given - regular * a / r), pull(gradients, given - a / n)
             else:
-                assert outcome.direction is not None
-                taken = outcome.direction / factor.to(gradients.dtype)
+                assert isinstance(update.direction, Tensor)
+                taken = update.direction / factor.to(gradients.dtype)
                 error, departure = taken - gradient, taken - pull(gradients, a / n)
             values["error"], values["departure"] = _norm(error), _norm(departure)
         values["regular_gradient"] = _norms(gradients)[regular].max()
         if r < n:
             self._poisoning(values, batch, gradients[~regular], mean, regular)
         if self.static:
-            if (t % max(self.every, _CURVED) == 0 or outcome is None) and self.method.objective.is_mean_cross_entropy:
+            if (t % max(self.every, _CURVED) == 0 or update is None) and self.method.objective.is_mean_cross_entropy:
                 values["curvature"] = self._curvature(batch, gradients, regular)
             self._compare(values, gradients, gradient, regular)
             self._accumulate(values)
@@ -151,7 +153,8 @@ class Monitor:
         clean = torch.empty_like(sent)
         with self.net.passes():
             batch = replace(self._clean[1], key=batch.key)
-            client_gradients(self.net, batch, self._chunk, self.method.objective, self._capture, clean)
+            context = bare_context(batch.sizes)
+            client_gradients(self.net, batch, self._chunk, self.method, context, self._capture, clean)
         values["poisoned_distance"] = _norms(sent - mean).max()
         values["clean_distance"] = _norms(clean - mean).max()
         values["relabelling_shift"] = _norms(sent - clean).max()
@@ -199,12 +202,12 @@ class Monitor:
         values["stationarity"] = squares / steps
         values["bound"] = 2 * start / steps + attack_radius(delta, self.kappa, A, G) ** 2
 
-    def recall(self, w: Tensor, running: Tensor, batch: Batch) -> None:
+    def recall(self, w: Tensor, running: Tensor, batch: Batch, context: Context) -> None:
         """Be as after observing the iterate w: for a run that goes on from a checkpoint."""
         self.running = running
         now = self.net.flat.clone()
         self.net.flat.copy_(w)
-        gradients, losses, _ = self.gradients(batch)
+        gradients, losses, _ = self.gradients(batch, context)
         regular = torch.from_numpy(self.federation.regular[batch.clients]).to(losses.device)
         a, r = marginal_weight(losses, self.kappa, self.tau), int(regular.sum())
         self.before = Before(w.clone(), gradients, pull(gradients, regular * a / r))

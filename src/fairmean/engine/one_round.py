@@ -7,9 +7,11 @@ from typing import Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
+from fairmean.engine.cohort import Gathered
+from fairmean.engine.server import Server
 from fairmean.errors import UserError
+from fairmean.rules.context import Context, Means, bare_context
 from fairmean.rules.method import Method
-from fairmean.rules.named import parse_method
 from fairmean.rules.round import NO_ACCESS, Access, State
 
 
@@ -75,29 +77,42 @@ def aggregate(
     >>> direction, weights, state = aggregate("centered-clipping", gradients, torch.ones(2), state={})
     >>> direction, weights, state = aggregate("centered-clipping", gradients, torch.ones(2), state=state)
     """
-    method = parse_method(method) if isinstance(method, str) else method
-    if not isinstance(method, Method):
-        raise UserError(f"method = {method!r}: pass a name such as 'fairmean:kappa=4', or fairmean.method('fairmean')")
+    server = Server(method)
     if not (state is None or isinstance(state, dict)):
         raise UserError(f"state = {state!r}: pass {{}} in the first round, and then what came back")
-    n = _check_tensors(method, gradients, losses, sizes, entropies)
-    device = gradients.device
-    sizes = torch.ones(n, device=device) if sizes is None else sizes
-    method.check(n, access)
-    outcome = method.combine(
-        gradients,
-        losses.detach().double(),
-        sizes.double(),
-        None if entropies is None else entropies.detach().double(),
-        clients=torch.arange(n, device=device),
-        lr=lr,
-        state=state or method.init(n),
-        access=access,
-    )
-    assert outcome.direction is not None
+    n = _check_tensors(server.method, gradients, losses, sizes, entropies)
+    entropies = entropies if server.method.needs_entropy else None
+    clients = gathered(gradients, losses, sizes, entropies, access=access)
+    server.method.check(n, access)
+    known = server.init(n, gradients.shape[1], device=gradients.device)
+    update = server.update(clients, known._replace(rule=state or known.rule), lr)
+    assert isinstance(update.direction, Tensor)
     if state is None and not details:
-        return outcome.direction
-    return Aggregated(outcome.direction, outcome.weights, outcome.state)
+        return update.direction
+    return Aggregated(update.direction, update.weights, update.state.rule)
+
+
+def gathered(
+    gradients: Tensor,
+    losses: Tensor,
+    sizes: Tensor | None = None,
+    entropies: Tensor | None = None,
+    *,
+    means: Means | None = None,
+    context: Context | None = None,
+    access: Access = NO_ACCESS,
+) -> Gathered:
+    """A cohort of bare tensors, for ``Server.update``: gradients n×d, losses n, and what else the method needs.
+
+    ``means`` are what clients measured, by name; ``context`` is what they knew. Left out, the clients are 0 … n−1 of
+    equal size in a first round.
+    """
+    device = gradients.device
+    sizes = torch.ones(len(gradients), device=device) if sizes is None else sizes
+    known = dict(means or {})
+    if entropies is not None:
+        known["entropy"] = entropies.detach().double()
+    return Gathered(gradients, losses.detach().double(), known, context or bare_context(sizes.double()), access)
 
 
 def _check_tensors(
