@@ -70,6 +70,8 @@ def client_sums(values: Tensor, span: Span) -> Tensor:
 
 def client_means(measured: State, span: Span) -> State:
     """Means per client of what was measured, in float64."""
+    if not measured:
+        return measured
     return {
         key: client_sums(values.detach().double(), span) / span.lengths.view(-1, *[1] * (values.dim() - 1))
         for key, values in measured.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from fairmean.models import Dropout
 
 _CPU_CHUNK = 24 * 2**20  # activations of one chunk should stay in the last-level cache
 _CUDA_CHUNK = 4 * 2**30
+_NOTHING = nullcontext()
 
 
 class Chunk(NamedTuple):
@@ -180,14 +181,11 @@ class Net:
         finally:
             self._leaves = None
 
-    @contextmanager
-    def passes(self) -> Iterator[None]:
+    def passes(self) -> AbstractContextManager[None]:
         """Around forward and backward passes: products at the precision that was asked for."""
         if self.flat.device.type == "cpu":  # where there is no choice, and no time to lose
-            yield
-            return
-        with matmul_tf32(self.precision.tf32):
-            yield
+            return _NOTHING
+        return matmul_tf32(self.precision.tf32)
 
     def chunk_rows(self, x: Tensor) -> Chunk:
         """How many samples to push through at a time, and the bytes of activations a sample leaves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +46,7 @@ class Method:
     pre: tuple[Mixing, ...] = ()
     objective: Objective = CrossEntropy()  # noqa: RUF009 - it cannot change
 
-    @property
+    @cached_property
     def rung(self) -> Rung:
         """What the server must see."""
         return max(self.aggregator.rung, Rung.GRAM) if self.pre else self.aggregator.rung
@@ -56,7 +57,7 @@ class Method:
         every = [*(mixing.assumes for mixing in self.pre), self.aggregator.assumes]
         return ", ".join(dict.fromkeys(filter(None, every)))
 
-    @property
+    @cached_property
     def needs_entropy(self) -> bool:
         """Whether clients must report their mean predictive entropy to themselves."""
         return self.scale.needs_entropy
@@ -76,27 +77,27 @@ class Method:
         """All hyper-parameters, of scale, pre-aggregations and aggregator."""
         return merged(hyper_parameters(part) for part in self.parts)
 
-    @property
+    @cached_property
     def remembers(self) -> bool:
         """Whether something is kept of every client between rounds."""
         return not (_is_simple(self.objective) and _is_simple(self.scale))
 
-    @property
+    @cached_property
     def may_be_out(self) -> bool:
         """Whether clients may be out of a round: the scale does not promise that it is never 0."""
         return not _is_simple(self.scale)
 
-    @property
+    @cached_property
     def plain_mean(self) -> bool:
         """Whether every sample of a client has the same weight inside it."""
         return type(self.objective).weights is Objective.weights
 
-    @property
+    @cached_property
     def measures(self) -> bool:
         """Whether clients measure something at the broadcast model beside their losses."""
         return self.needs_entropy or type(self.objective).measure is not Objective.measure
 
-    @property
+    @cached_property
     def adds_sums(self) -> bool:
         """Whether clients add small vectors to their messages, of which the server makes a broadcast."""
         return type(self.scale).side is not Scale.side

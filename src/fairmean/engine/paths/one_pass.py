@@ -34,18 +34,18 @@ class OnePass(Cohort):
     def sums(self, weights: Tensor, report: Reporting) -> Sums:
         net, batch, narrow = self._net, self._batch, self._method.remembers
         net.forget()
-        scaled, losses, memories, sides = [], [], [], []
+        told, scaled = [], []
         for span in batch.spans(self._chunk):
             f, means, share, graphs = self._forward(span)
-            told = report(f, means, self.context.only(span.clients) if narrow else self.context)
-            mine = weights[span.clients] * told.scales
+            report_of = report(f, means, self.context.only(span.clients) if narrow else self.context)
+            mine = weights[span.clients] * report_of.scales
             self._backward(span, mine, share, graphs)
+            told.append(report_of)
             scaled.append(mine)
-            losses.append(f)
-            memories.append(told.memory)
-            sides.append(added(told.side))
-        side = {key: torch.stack([one[key] for one in sides]).sum(0) for key in sides[0]}
-        return Sums(_cat(scaled), side, _cat(losses), _rows(memories), InPlace(net))
+        if not narrow:
+            return Sums(_cat(scaled), {}, _cat([one.losses for one in told]), {}, InPlace(net))
+        side, memory = (_rows([getattr(one, name) for one in told]) for name in ("side", "memory"))
+        return Sums(_cat(scaled), added(side), _cat([one.losses for one in told]), memory, InPlace(net))
 
     def statistics(self) -> tuple[Tensor, Means]:
         span = self._batch.span(0, len(self._batch.clients), self._chunk)
