@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
@@ -297,6 +297,21 @@ class Simulator:
         mine = self._evaluate()
         clean, own = self.world.join(self._borders, *(torch.from_numpy(values).to(self.w.device) for values in mine))
         return clean.cpu().numpy(), own.cpu().numpy()
+
+    def snapshot(self) -> dict[str, Any]:
+        """A copy of all that later rounds depend on: the model, the method's state, and what the monitor remembers."""
+        state = {key: value.clone() for key, value in self.state.items()}
+        kept: dict[str, Any] = {"w": self.w.clone(), "state": state}
+        if self.monitor is not None and self.monitor.before is not None:
+            kept["before"], kept["running"] = self.monitor.before.w.clone(), self.monitor.running.clone()
+        return kept
+
+    def restore(self, snapshot: Mapping[str, Any], t: int) -> None:
+        """Be as when the snapshot was made, before round t."""
+        self.w.copy_(snapshot["w"])
+        self.state = {key: value.clone() for key, value in snapshot["state"].items()}
+        if "before" in snapshot:
+            self.recall(snapshot["before"], snapshot["running"], t)
 
     def agree(self, t: int) -> int:
         """Every rank takes the first one's model and state, and the round that it goes on with."""
