@@ -31,7 +31,7 @@ class Run:
     """Which run an event is about: its resolved config, and the folder that holds its results."""
 
     folder: Path
-    config: Config
+    config: Config = field(hash=False)
 
 
 @dataclass(frozen=True, eq=False)
