@@ -112,8 +112,8 @@ class Recorder(Listener):
         found = [self._check(t, bool(losses), bool(weights)) for t, losses, weights in self._unwritten]
         lines: list[str] = []
         for event in self._pending:
-            losses = event.losses.tolist()
-            weights = None if event.weights is None else event.weights.tolist()
+            losses = event.raw_losses.tolist()
+            weights = None if event.raw_weights is None else event.raw_weights.tolist()
             found.append(self._check(event.round, _finite(losses), _finite(weights or [])))
             lines += self._rows(event, losses, weights)
         if self.not_finite is None:

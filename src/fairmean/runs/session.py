@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -103,11 +101,8 @@ class Session:
             self.note(t, step, accuracies)
             self.swing.note(t, torch.as_tensor(step.losses))
             now = time.monotonic()
-            with self._saving(t + 1):
-                self.audience.tell()
-                if report:
-                    speed = (t + 1 - start) / max(now - began, 1e-9)
-                    hear(report, Progress(t + 1, self.rounds, speed, self.metrics))
+            speed = (t + 1 - start) / max(now - began, 1e-9)
+            self._tell(report, Progress(t + 1, self.rounds, speed, self.metrics))
             late = now - saved > CHECKPOINT_SECONDS
             if (late or self.recorder.not_finite) and self.flush():
                 return
@@ -119,13 +114,14 @@ class Session:
             self.t = self.rounds
             self.finish(time.monotonic() - began, start)
 
-    @contextmanager
-    def _saving(self, t: int) -> Iterator[None]:
+    def _tell(self, report: Report | None, progress: Progress) -> None:
         """Between two rounds: whoever is told something may interrupt the run here, and nothing is lost."""
         try:
-            yield
+            self.audience.tell()
+            if report:
+                hear(report, progress)
         except (KeyboardInterrupt, Raised):
-            self._save(t)
+            self._save(progress.round)
             raise
 
     def _save(self, t: int) -> None:
@@ -158,7 +154,9 @@ class Session:
             resumed=checkpoint is not None,
             environment=environment(simulator.w.device, simulator.world.size),
             partition={name: read_only(getattr(fed, name)) for name in _PARTITION},
-            premises=premises(simulator, self.config.train.dtype) if self.config.theory and not checkpoint else None,
+            premises=premises(simulator, self.config.train.dtype)
+            if self.config.theory and checkpoint is None
+            else None,
         )
         self.recorder.started(started)
         self._log_start(started)
