@@ -20,7 +20,7 @@ from fairmean import data
 from fairmean.data.registry import SPECS
 from fairmean.data.sources import Source, UnavailableError
 from fairmean.runs.config import parse
-from fairmean.runs.recorder import Progress
+from fairmean.runs.events import Progress
 from fairmean.terminal import main as cli
 from fairmean.terminal import starter
 from fairmean.terminal.catalogue import CATALOGUE

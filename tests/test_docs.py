@@ -61,6 +61,14 @@ def test_add_a_method(here, forget_modules, registries, capsys):
     assert "fairmean objective=gce q=0.5" in capsys.readouterr().out
 
 
+def test_listen_to_a_run(here, capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "listen.md").read_text(), re.DOTALL)
+    exec(compile(block, "listen.md", "exec"), {"__name__": "listen"})
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "fairmean: 10 clients, rounds 0 to 2"
+    assert [line.split(":")[0] for line in said[1:]] == ["round 0", "round 1", "round 2", "finished"]
+
+
 def test_a_module_of_ones_own_from_the_command_line(here, forget_modules, registries, capsys):
     block, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)
     (here / "my_rules.py").write_text(block[: block.index("result =")])

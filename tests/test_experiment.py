@@ -18,9 +18,10 @@ import torch
 
 import fairmean
 from fairmean.errors import Diverged, UserError
-from fairmean.runs import recorder
+from fairmean.runs import recorder, session
 from fairmean.runs import run as experiment
 from fairmean.runs.config import parse
+from fairmean.runs.events import Progress
 from fairmean.runs.metrics import METRICS, summarise
 from fairmean.terminal.main import main
 
@@ -243,7 +244,7 @@ def test_another_seed_is_another_run(result, here):
 
 
 def test_report_is_told_every_round(here):
-    told: list[experiment.Progress] = []
+    told: list[Progress] = []
     run(QUICK, report=told.append)
     assert [p.round for p in told] == [1, 2, 3, 4, 5]
     assert {p.rounds for p in told} == {5}
@@ -309,7 +310,7 @@ def diverge(capsys, *settings):
 @pytest.fixture(params=[False, True], ids=["no checkpoint", "checkpoints"])
 def checkpoints(request, monkeypatch):
     if request.param:
-        monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", -1.0)
+        monkeypatch.setattr(session, "CHECKPOINT_SECONDS", -1.0)
     return request.param
 
 
@@ -345,7 +346,7 @@ def test_divergence(checkpoints, capsys, here, monkeypatch):
 def test_divergence_does_not_depend_on_when_checkpoints_are_written(capsys, here, monkeypatch):
     summaries = []
     for seconds in (-1.0, 1e9):
-        monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", seconds)
+        monkeypatch.setattr(session, "CHECKPOINT_SECONDS", seconds)
         diverge(capsys, f"run.name=s{seconds:g}")
         (file,) = (here / "runs" / f"s{seconds:g}").glob("*/summary.json")
         summaries.append(file.read_text())

@@ -18,8 +18,9 @@ import torch
 
 import fairmean
 from fairmean.errors import Busy, Diverged, UserError
-from fairmean.runs import recorder
 from fairmean.runs import run as experiment
+from fairmean.runs import session
+from fairmean.runs.events import Progress
 from fairmean.runs.folder import RunFolder
 from fairmean.terminal.main import main
 
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.usefixtures("here")
 CODE = """
 import sys, torch
 torch.set_num_threads(1)
-import fairmean.runs.recorder
-fairmean.runs.recorder.CHECKPOINT_SECONDS = 0.0
+import fairmean.runs.session
+fairmean.runs.session.CHECKPOINT_SECONDS = 0.0
 from fairmean.terminal.main import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -188,7 +189,7 @@ def stopped_everywhere(settings):
 
 @pytest.fixture
 def always_checkpoint(monkeypatch):
-    monkeypatch.setattr(recorder, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(session, "CHECKPOINT_SECONDS", -1.0)
 
 
 def tiny(own, **train):
@@ -260,7 +261,7 @@ def test_an_interrupted_report_saves_the_round(own):
         run(settings, report=interrupt)
     folder = Path("runs/run") / whole.name
     assert torch.load(folder / "checkpoint.pt", weights_only=True)["round"] == 4
-    told: list[recorder.Progress] = []
+    told: list[Progress] = []
     assert_same(run(settings, report=told.append).folder, whole)
     assert [progress.round for progress in told] == [5, 6]
 

@@ -1,5 +1,7 @@
 """Federated learning that is fair to the clients a model serves worst, and holds up when labels are poisoned."""
 
+import logging
+
 from fairmean._version import __version__
 from fairmean.engine.layers.registry import register_layer
 from fairmean.engine.one_round import aggregate, gathered
@@ -14,6 +16,7 @@ from fairmean.rules.optimisers import Optimiser, register_optimiser
 from fairmean.rules.round import Access, Round, Rung
 from fairmean.rules.scales import Scale, register_scale
 from fairmean.runs.advise import advise
+from fairmean.runs.events import Checkpointed, Listener, RoundEnded, RunEnded, RunStarted
 from fairmean.runs.run import Result, run
 from fairmean.runs.study import Comparison, compare
 from fairmean.theory.certificate import certify
@@ -21,18 +24,23 @@ from fairmean.transform import dispersion, fair_objective, marginal_weight, phi,
 
 __all__ = [
     "Access",
+    "Checkpointed",
     "Comparison",
     "Context",
     "CoordinateRule",
     "CrossEntropy",
     "Diverged",
     "GramRule",
+    "Listener",
     "LossRule",
     "Method",
     "Objective",
     "Optimiser",
     "Result",
     "Round",
+    "RoundEnded",
+    "RunEnded",
+    "RunStarted",
     "Rung",
     "Scale",
     "Server",
@@ -60,3 +68,5 @@ __all__ = [
     "register_scale",
     "run",
 ]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is said there is shown where the user wants it

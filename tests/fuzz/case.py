@@ -15,7 +15,7 @@ Prepare = Callable[[Path], list[str]]
 Content = bytes | str
 
 REFUSED = frozenset({1, 2})
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "data.name": "tiny.npz",
     "partition.name": "iid",
     "partition.clients": 4,

@@ -34,7 +34,7 @@ def made(how: str) -> Mapping[str, bytes]:
     """The files of a run, by their paths: 'finished', 'interrupted', or both of them 'watched' with theory=true."""
     with tempfile.TemporaryDirectory() as place, chdir(place):
         write(Path(place), {"tiny.npz": tiny()})
-        watched = {"theory": True} if "watched" in how else {}
+        watched: dict[str, Any] = {"theory": True} if "watched" in how else {}
         if "interrupted" in how:
             with suppress(KeyboardInterrupt):
                 fairmean.run(report=_interrupt, **SETTINGS, **watched)

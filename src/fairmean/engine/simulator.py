@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
@@ -202,13 +202,18 @@ class Simulator:
             kept["before"], kept["running"] = self.monitor.before.w.clone(), self.monitor.running.clone()
         return kept
 
-    def restore(self, kept: dict[str, Any], t: int) -> None:
-        """Be as when ``snapshot`` gave this, before round t."""
-        self.w.copy_(kept["w"])
-        self.state = ServerState(kept["state"], kept.get("optimiser", {}), kept.get("broadcast", {}))
-        self.memory = kept.get("memory", {})
-        if "before" in kept:
-            self.recall(kept["before"], kept["running"], t)
+    def restore(self, snapshot: Mapping[str, Any], t: int) -> None:
+        """Be as when the snapshot was made, before round t."""
+        self.w.copy_(snapshot["w"])
+        self.state = ServerState(*(snapshot.get(name, {}) for name in ("state", "optimiser", "broadcast")))
+        self.memory = snapshot.get("memory", {})
+        if "before" in snapshot:
+            self.recall(snapshot["before"], snapshot["running"], t)
+
+    def takes(self, snapshot: Mapping[str, Any]) -> bool:
+        """Whether a snapshot is of a run like this one: the same tensors, but for a rule's state, which may grow."""
+        known = {"optimiser": self.state.optimiser, "broadcast": self.state.broadcast, "memory": self.memory}
+        return all(_shapes(snapshot.get(name, {})) == _shapes(values) for name, values in known.items())
 
     @property
     def unsteady(self) -> str:
@@ -353,6 +358,10 @@ class Simulator:
 
 def _copied(state: State) -> State:
     return {key: value.clone() for key, value in state.items()}
+
+
+def _shapes(state: Any) -> Any:
+    return {key: value.shape for key, value in state.items()} if isinstance(state, dict) else None
 
 
 def moved(tree: Any, device: torch.device | str) -> Any:

@@ -13,12 +13,10 @@ import numpy as np
 import torch
 
 from fairmean._version import __version__
-from fairmean.engine import Simulator
 
 
-def environment(simulator: Simulator) -> dict[str, Any]:
+def environment(device: torch.device, ranks: int = 1) -> dict[str, Any]:
     """For environment.json."""
-    device = simulator.w.device
     return {
         "fairmean": __version__,
         "commit": _commit(),
@@ -29,7 +27,7 @@ def environment(simulator: Simulator) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "threads": torch.get_num_threads(),
         "cpus": os.cpu_count(),
-        "ranks": simulator.world.size,
+        "ranks": ranks,
     }
 
 

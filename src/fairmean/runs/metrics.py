@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,3 +59,27 @@ def summarise(accuracy: Values, regular: NDArray[np.bool_]) -> dict[str, float]:
     """Every metric over the regular clients that have test data; NaN when none has."""
     x = accuracy[regular & ~np.isnan(accuracy)]
     return {name: metric(x) if len(x) else math.nan for name, metric in METRICS.items()}
+
+
+def finished(
+    accuracy: Values,
+    own_accuracy: Values,
+    regular: NDArray[np.bool_],
+    loss_dispersion: float = math.nan,
+    warning: str | None = None,
+) -> dict[str, Any]:
+    """The summary of a run that came to its end, from the accuracies of its final model."""
+    tested, poisoned = ~regular & ~np.isnan(accuracy), None
+    if tested.any():
+        poisoned = {"clean_average": average(accuracy[tested]), "own_average": average(own_accuracy[tested])}
+    return {
+        "status": "finished",
+        **summarise(accuracy, regular),
+        "loss_dispersion": loss_dispersion,
+        "poisoned": poisoned,
+        "without_test_data": int(np.isnan(accuracy).sum()),
+        "accuracy": accuracy.tolist(),
+        "own_accuracy": own_accuracy.tolist(),
+        "regular": regular.tolist(),
+        **({"warning": warning} if warning else {}),
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,10 @@ from fairmean.engine.simulator import memory
 from fairmean.errors import Diverged, Lost, UserCodeError, UserError
 from fairmean.importing import failure, frame_in
 from fairmean.runs.config import Config, gather, parse
+from fairmean.runs.events import NOBODY, Audience, Listener, Report, unwrapping
 from fairmean.runs.folder import CLIENTS, RunFolder
 from fairmean.runs.identity import Sources, folder_of, resolve
-from fairmean.runs.recorder import Follower, Recorder, Report
+from fairmean.runs.session import Follower, Session, found
 
 TRUST = 500  # clean test samples given to a server that must own some, at most a tenth of them
 
@@ -54,13 +55,22 @@ class Result:
 
 
 def run(
-    config: str | Path | Mapping[str, Any] | None = None, /, *, report: Report | None = None, **overrides: Any
+    config: str | Path | Mapping[str, Any] | None = None,
+    /,
+    *,
+    report: Report | None = None,
+    listeners: Iterable[Listener] = (),
+    **overrides: Any,
 ) -> Result:
     """Run a config (a TOML file, or nested values), with overrides as dotted keys or nested sections.
 
     ``fairmean.run(seed=3, train={"rounds": 20}, **{"method.kappa": 2.0})``
+
+    ``listeners`` are told what happens (see ``fairmean.Listener``); ``report`` is told after every round how far the
+    run has come.
     """
-    return run_config(parse(gather(config, overrides)), report)
+    audience = Audience(listeners)
+    return run_config(parse(gather(config, overrides)), report, audience=audience)
 
 
 def build_federation(config: Config, loaded: data.Dataset | None = None, like: Federation | None = None) -> Federation:
@@ -151,18 +161,29 @@ def memory_of(simulator: Simulator) -> int:
 
 
 def run_config(
-    config: Config, report: Report | None = None, world: World = ALONE, sources: Sources | None = None
+    config: Config,
+    report: Report | None = None,
+    world: World = ALONE,
+    sources: Sources | None = None,
+    audience: Audience = NOBODY,
 ) -> Result:
     """Run a parsed config; resume it, or return it, if it is there already.
 
     In a ``world`` of several ranks the clients are spread over them, and the first rank alone reads and writes.
     """
     sources = sources or Sources()
-    return run_resolved(resolve(config, sources), report, world, sources)
+    return run_resolved(resolve(config, sources), report, world, sources, audience)
 
 
-def run_resolved(config: Config, report: Report | None, world: World, sources: Sources) -> Result:
+def run_resolved(
+    config: Config, report: Report | None, world: World, sources: Sources, audience: Audience = NOBODY
+) -> Result:
     """As ``run_config``, for a config that says already what is really run."""
+    return unwrapping(lambda: _run_resolved(config, report, world, sources, audience))
+
+
+def _run_resolved(config: Config, report: Report | None, world: World, sources: Sources, audience: Audience) -> Result:
+    """As ``run_resolved``, but what a listener raises stays wrapped."""
     check_device(world, config.train.device)
     if world.first(config.hash()) != config.hash():
         raise UserError(f"rank {world.rank} has another config than rank 0; start all ranks with the same settings")
@@ -170,29 +191,33 @@ def run_resolved(config: Config, report: Report | None, world: World, sources: S
     ended = world.first(folder.summary() if world.rank == 0 else None)
     if ended is None:
         simulator = build_simulator(config, None, world, sources)
-        kind = Recorder if world.rank == 0 else Follower
+        kind = Session if world.rank == 0 else Follower
         with blaming_the_model(config.model.name):
-            recorder = kind(config, folder, simulator, report)  # a user's mistake shows before anything is written
+            session = kind(config, folder, simulator, audience)  # a user's mistake shows before anything is written
         determinism = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
         with determinism:
             if world.rank == 0:
                 with folder, blaming_the_model(config.model.name):
                     ended = world.first(folder.summary())  # another process may have ended it meanwhile
-                    ended = ended or recorder.run()
+                    if ended is None:
+                        ended = session.train(report)
+                    else:
+                        found(config, ended, audience)
                 result(config, ended)  # raises Diverged, and then the other ranks wait in vain
             elif world.first(None) is None:
                 with blaming_the_model(config.model.name):
-                    recorder.run()
+                    session.train(report)
         ended = world.first(ended)
     elif world.rank == 0:
         folder.mend_config(config)
+        found(config, ended, audience)
     assert ended is not None
     return result(config, ended)
 
 
-def run_to_an_end(config: Config, report: Report | None, sources: Sources) -> dict[str, Any]:
+def run_to_an_end(config: Config, report: Report | None, sources: Sources, audience: Audience) -> dict[str, Any]:
     """The summary of a resolved config's run, however it ends: finished, diverged, or failed with the reason."""
-    return summary_of(config, lambda: run_resolved(config, report, ALONE, sources))
+    return summary_of(config, lambda: _run_resolved(config, report, ALONE, sources, audience))
 
 
 def summary_of(config: Config, end: Callable[[], Result]) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from fairmean.rules.named import USUAL, named_methods
 from fairmean.rules.objectives import OBJECTIVES
 from fairmean.runs.comparison_table import comparison
 from fairmean.runs.config import Config, MethodConfig, assign, gather, literal, parse, unknown_key
+from fairmean.runs.events import NOBODY, Audience, Listener, Progress, unwrapping
 from fairmean.runs.folder import RunFolder
 from fairmean.runs.identity import Sources, folder_of, resolve
 from fairmean.runs.metrics import METRICS
-from fairmean.runs.recorder import Progress
 from fairmean.runs.run import TRUST, run_to_an_end
 from fairmean.runs.statistics import interval
 from fairmean.runs.together import run_together
@@ -293,6 +293,7 @@ def compare(
     attacks: Sequence[str] | str | None = None,
     seeds: Sequence[int] | int | None = None,
     report: Report | None = None,
+    listeners: Iterable[Listener] = (),
     together: int | None = None,
     **overrides: Any,
 ) -> Comparison:
@@ -300,10 +301,20 @@ def compare(
 
     ``together``: how many runs at most advance at once (None: as many as fit on a GPU, one on a CPU). A method whose
     own code fails is left out of the table and named in ``failures``; the others are run all the same.
+
+    ``listeners`` are told of every run (see ``fairmean.Listener``); the events of runs that advance at once alternate.
     """
+    audience = Audience(listeners)
+    return compare_planned(plan(source, overrides, methods, attacks, seeds), report, together, audience)
+
+
+def compare_planned(
+    runs: list[Planned], report: Report | None = None, together: int | None = None, audience: Audience = NOBODY
+) -> Comparison:
+    """As ``compare``, for runs that were planned already."""
     sources = Sources()
-    runs = resolved(plan(source, overrides, methods, attacks, seeds), sources)
-    return _collect(runs, _records(runs, together, report, sources))
+    runs = resolved(runs, sources)
+    return _collect(runs, _records(runs, together, report, sources, audience))
 
 
 def resolved(runs: list[Planned], sources: Sources) -> list[Planned]:
@@ -327,7 +338,11 @@ def spread(runs: list[Planned], world: World, report: Report | None = None, toge
 
 
 def _records(
-    runs: list[Planned], together: int | None, report: Report | None, sources: Sources
+    runs: list[Planned],
+    together: int | None,
+    report: Report | None,
+    sources: Sources,
+    audience: Audience = NOBODY,
 ) -> list[dict[str, Any]]:
     """Make the runs, together or one after the other."""
     if together is not None and together < 1:
@@ -337,24 +352,30 @@ def _records(
     if any(config.theory for _, _, config in runs):  # the monitor looks at one run at a time
         most = 1
     if most > 1:
-        return _at_once(runs, most, report, sources)
-    return [_one(planned, index, len(runs), report, sources) for index, planned in enumerate(runs)]
+        return unwrapping(lambda: _at_once(runs, most, report, sources, audience))
+    return unwrapping(
+        lambda: [_one(planned, index, len(runs), report, sources, audience) for index, planned in enumerate(runs)]
+    )
 
 
-def _at_once(runs: list[Planned], most: int, report: Report | None, sources: Sources) -> list[dict[str, Any]]:
+def _at_once(
+    runs: list[Planned], most: int, report: Report | None, sources: Sources, audience: Audience
+) -> list[dict[str, Any]]:
     """The records of runs that advance together."""
     total = len(runs)
     tell = (lambda done, progress: report(done, total, "together", progress)) if report else None
-    ended = run_together([config for _, _, config in runs], most, tell, sources)
+    ended = run_together([config for _, _, config in runs], most, tell, sources, audience)
     return [_record(planned, summary) for planned, summary in zip(runs, ended, strict=True)]
 
 
-def _one(planned: Planned, index: int, total: int, report: Report | None, sources: Sources) -> dict[str, Any]:
+def _one(
+    planned: Planned, index: int, total: int, report: Report | None, sources: Sources, audience: Audience
+) -> dict[str, Any]:
     """The record of one run, made on its own."""
     method, attack, config = planned
     what = f"{method} · {attack} · seed {config.seed}"
     tell = (lambda progress: report(index, total, what, progress)) if report else None
-    return _record(planned, run_to_an_end(config, tell, sources))
+    return _record(planned, run_to_an_end(config, tell, sources, audience))
 
 
 def _record(planned: Planned, ended: dict[str, Any]) -> dict[str, Any]:

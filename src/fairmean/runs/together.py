@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,9 +16,10 @@ from fairmean.engine import Simulator
 from fairmean.engine.fleet.fleet import Fleet, bytes_needed
 from fairmean.errors import Diverged, UserCodeError
 from fairmean.runs.config import Config
+from fairmean.runs.events import NOBODY, Audience, Progress, Raised, Report, hear
 from fairmean.runs.folder import RunFolder
 from fairmean.runs.identity import Sources, folder_of
-from fairmean.runs.recorder import CHECKPOINT_SECONDS, FLUSH_ROUNDS, Progress, Recorder
+from fairmean.runs.recorder import FLUSH_ROUNDS
 from fairmean.runs.run import (
     blaming_the_model,
     build_federation,
@@ -27,6 +29,7 @@ from fairmean.runs.run import (
     run_to_an_end,
     summary_of,
 )
+from fairmean.runs.session import CHECKPOINT_SECONDS, Session, found
 
 _CHECKPOINT_SHARE = 0.01  # of the time, at most, goes into checkpoints
 _MEMORY_SHARE = 0.6
@@ -34,9 +37,15 @@ _MEMORY_SHARE = 0.6
 Tell = Callable[[int, Progress], None]
 """Told how many runs have ended before, and how the current ones are getting on."""
 
+log = logging.getLogger(__name__)
+
 
 def run_together(
-    configs: Sequence[Config], most: int, tell: Tell | None = None, sources: Sources | None = None
+    configs: Sequence[Config],
+    most: int,
+    tell: Tell | None = None,
+    sources: Sources | None = None,
+    audience: Audience = NOBODY,
 ) -> list[dict[str, Any]]:
     """The summaries of these resolved runs, computing those that are not there yet, ``most`` at a time.
 
@@ -47,6 +56,8 @@ def run_together(
     places: dict[Path, int] = {}
     first = [places.setdefault(folder_of(config), i) for i, config in enumerate(configs)]  # one may be asked for twice
     ended = {i: s for i in places.values() if (s := RunFolder(folder_of(configs[i])).summary()) is not None}
+    for i, summary in ended.items():
+        found(configs[i], summary, audience)
     order = sorted((i for i in places.values() if i not in ended), key=lambda i: _draw(configs[i]))
     failed: dict[int, dict[str, Any]] = {}
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
@@ -58,11 +69,12 @@ def run_together(
                 with ExitStack() as models:
                     for name in {config.model.name for _, config, _ in wave}:
                         models.enter_context(blaming_the_model(name))
-                    ended |= _run_wave(wave, report)
+                    ended |= _run_wave(wave, report, audience)
             except (UserCodeError, Diverged):
                 alone = [(i, config) for i, config, _ in wave]
+                log.info("One of these %d runs failed; they go on one after the other.", len(alone))
             wave.clear()  # of the simulators, whose memory the next ones need
-            ended |= {i: run_to_an_end(config, report, sources) for i, config in alone}
+            ended |= {i: run_to_an_end(config, report, sources, audience) for i, config in alone}
     for i, summary in ended.items():  # a rule may have been found at fault
         ended[i] = (
             summary if summary["status"] == "failed" else summary_of(configs[i], partial(result, configs[i], summary))
@@ -127,32 +139,35 @@ def _open_files() -> int:
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 100)
 
 
-def _run_wave(wave: Wave, tell: Callable[[Progress], None] | None) -> dict[int, dict[str, Any]]:
+def _run_wave(wave: Wave, report: Report | None, audience: Audience) -> dict[int, dict[str, Any]]:
     """Every run of the wave to its end; runs interrupted at different rounds go on one group after another."""
     ended: dict[int, dict[str, Any]] = {}
     with ExitStack() as locks:
-        groups: dict[int, list[tuple[int, Recorder]]] = {}
+        groups: dict[int, list[tuple[int, Session]]] = {}
         for i, config, simulator in wave:
             folder = locks.enter_context(RunFolder(folder_of(config)))
             summary = folder.summary()
             if summary is not None:  # another process ended it meanwhile
                 ended[i] = summary
+                found(config, summary, audience)
                 continue
-            recorder = Recorder(config, folder, simulator, None)
-            groups.setdefault(recorder.resume(), []).append((i, recorder))
+            session = Session(config, folder, simulator, audience)
+            groups.setdefault(session.resume(), []).append((i, session))
+        audience.tell()
         for start, members in sorted(groups.items()):
-            _advance([recorder for _, recorder in members], start, tell)
-            ended |= {i: recorder.ended for i, recorder in members}
+            log.info("The next %d of the runs advance together from round %d.", len(members), start)
+            _advance([session for _, session in members], start, report, audience)
+            ended |= {i: session.ended for i, session in members}
     return ended
 
 
-def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], None] | None) -> None:
+def _advance(sessions: list[Session], start: int, report: Report | None, audience: Audience) -> None:
     """From round ``start`` to the end, in lockstep."""
-    fleet = Fleet([recorder.simulator for recorder in recorders])
-    first = recorders[0]
+    fleet = Fleet([session.simulator for session in sessions])
+    first = sessions[0]
     began = saved = time.monotonic()
     interval, resting = CHECKPOINT_SECONDS, False
-    interrupted: KeyboardInterrupt | None = None
+    interrupted: KeyboardInterrupt | Raised | None = None
 
     def rest(t: int) -> bool:
         nonlocal resting
@@ -160,31 +175,33 @@ def _advance(recorders: list[Recorder], start: int, tell: Callable[[Progress], N
         return resting
 
     for done in fleet.rounds(start, first.rounds, first.due, rest):
-        for i, recorder in enumerate(recorders):
-            if not recorder.ended:
-                recorder.note(done.t, done.steps[i], done.accuracies[i] if done.accuracies else None)
+        for i, session in enumerate(sessions):
+            if not session.ended:
+                session.note(done.t, done.steps[i], done.accuracies[i] if done.accuracies else None)
                 if (done.t + i) % FLUSH_ROUNDS == 0:  # not all at once: the GPU is at work meanwhile
-                    recorder.flush()
+                    session.flush()
         if resting:
             before = time.monotonic()
-            for recorder in recorders:
-                if not recorder.ended and not recorder.flush():
-                    recorder.checkpoint(done.t + 1)
+            for session in sessions:
+                if not session.ended and not session.flush():
+                    session.checkpoint(done.t + 1)
             saved = time.monotonic()
             interval = max(CHECKPOINT_SECONDS, (saved - before) / _CHECKPOINT_SHARE)
         if interrupted is not None:
             raise interrupted
-        if all(recorder.ended for recorder in recorders):
+        if all(session.ended for session in sessions):
             break
         speed = (done.t + 1 - start) / max(time.monotonic() - began, 1e-9)
         try:
-            if tell:
-                tell(Progress(done.t + 1, first.rounds, speed, first.metrics, len(recorders)))
-        except KeyboardInterrupt as stop:  # the next round ends with everything in its place
+            audience.tell()
+            if report:
+                hear(report, Progress(done.t + 1, first.rounds, speed, first.metrics, len(sessions)))
+        except (KeyboardInterrupt, Raised) as stop:  # the next round ends with everything in its place
             interrupted = stop
     taken, accuracies = time.monotonic() - began, fleet.evaluate()
-    for recorder, accuracy in zip(recorders, accuracies, strict=True):
-        if not recorder.ended and not recorder.flush():
-            recorder.ended = recorder.finish(taken, start, len(recorders), accuracy)
+    for session, accuracy in zip(sessions, accuracies, strict=True):
+        if not session.ended and not session.flush():
+            session.finish(taken, start, len(sessions), accuracy)
     if interrupted is not None:  # in the last round: nothing was left to interrupt
         raise interrupted
+    audience.tell()

@@ -11,7 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from fairmean.runs.config import gather, literal, parse, to_toml
 from fairmean.runs.folder import to_json
 from fairmean.runs.identity import Sources, folder_of, resolve
 from fairmean.runs.run import build_simulator, run_resolved
-from fairmean.runs.study import MOST_RUNS, Comparison, compare, plan, resolved, spread
+from fairmean.runs.study import MOST_RUNS, Comparison, compare_planned, plan, resolved, spread
 from fairmean.terminal import catalogue, starter, tables
-from fairmean.terminal.progress import Live, Terminated
+from fairmean.terminal.progress import Live, Log, Terminated
 from fairmean.theory import advice, words
 from fairmean.theory.certificate import certify
 
@@ -111,7 +111,8 @@ def _call(arguments: argparse.Namespace, world: World) -> int:
         for module in getattr(arguments, "modules", []):
             import_module(module)
         if arguments.call in (_run, _compare):
-            return arguments.call(arguments, world) or 0
+            with Log() if arguments.verbose else nullcontext():
+                return arguments.call(arguments, world) or 0
         return arguments.call(arguments) or 0
     except UserError as error:
         return _fail(str(error), 2, world)
@@ -164,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--json", action="store_true", help="print the result as JSON")
         verb.add_argument("--dry-run", action="store_true", help="say what would be run, and write nothing")
         verb.add_argument("--quiet", action="store_true", help="no progress")
+        verb.add_argument("-v", "--verbose", action="store_true", help="say on standard error what happens")
         verb.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help=_IMPORT)
     study.add_argument(
         "--methods", metavar="A,B:key=value:key=value", help="or all; default: mean, fedavg, qffl, fairmean, …"
@@ -277,7 +279,7 @@ def _compare(arguments: argparse.Namespace, world: World) -> int:
             spread(plan(source, overrides, **lists), world, live.study, arguments.together)
         if world.rank:
             return world.first(0)
-        result = compare(source, report=live.study, together=arguments.together, **lists, **overrides)
+        result = compare_planned(plan(source, overrides, **lists), live.study, arguments.together)
     print(to_json(result.records) if arguments.json else _compared(result))
     for line in result.failures:
         _fail(line, 1)

@@ -1,14 +1,18 @@
-"""Live progress on one terminal line; silent when nobody looks."""
+"""Live progress on one terminal line, silent when nobody looks; and the log, when somebody asks for it."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import sys
 import time
 from types import FrameType
+from typing import TextIO
 
-from fairmean.runs.recorder import Progress
+from fairmean.runs.events import Progress
+
+_CLEAR = "\r\033[K"
 
 
 class Terminated(KeyboardInterrupt):
@@ -69,17 +73,33 @@ class Live:
         figures = f" · avg {m['average']:.1f} var {m['variance']:.1f} worst {m['worst']:.1f}" if m else ""
         minutes, seconds = divmod(round(left), 60)
         text = f"{what} · {progress.rounds_per_second:.1f} rounds/s · {minutes}:{seconds:02d} left{figures}"
-        sys.stderr.write("\r\033[K" + text[: shutil.get_terminal_size().columns - 1])
+        sys.stderr.write(_CLEAR + text[: shutil.get_terminal_size().columns - 1])
         sys.stderr.flush()
 
     def line(self, text: str) -> None:
         """A line that stays, or one that is overwritten when it ends in a percentage."""
         if self._on:
-            sys.stderr.write("\r\033[K" + text + ("" if text.rstrip().endswith("%") else "\n"))
+            sys.stderr.write(_CLEAR + text + ("" if text.rstrip().endswith("%") else "\n"))
             sys.stderr.flush()
 
     def clear(self) -> None:
         """Leave the terminal clean."""
         if self._on:
-            sys.stderr.write("\r\033[K")
+            sys.stderr.write(_CLEAR)
             sys.stderr.flush()
+
+
+class Log(logging.StreamHandler[TextIO]):
+    """Inside this context, what fairmean logs is a line each on stderr, above the progress."""
+
+    def __enter__(self) -> Log:
+        self.setFormatter(logging.Formatter(f"{_CLEAR if sys.stderr.isatty() else ''}fairmean: %(message)s"))
+        self._logger = logging.getLogger("fairmean")
+        self._before = self._logger.level
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.INFO)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._before)

@@ -1,0 +1,278 @@
+"""A run in this process: its simulator is trained round by round, and its recorder and its listeners are told."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fairmean import models
+from fairmean.engine import Simulator, Step
+from fairmean.errors import Diverged, Lost
+from fairmean.runs.config import Config
+from fairmean.runs.environment import environment
+from fairmean.runs.events import (
+    Audience,
+    Progress,
+    Raised,
+    Report,
+    RoundEnded,
+    Run,
+    RunEnded,
+    RunStarted,
+    hear,
+    read_only,
+)
+from fairmean.runs.folder import RunFolder
+from fairmean.runs.identity import folder_of
+from fairmean.runs.metrics import finished, summarise
+from fairmean.runs.recorder import Recorder
+from fairmean.theory.measure.monitor import Monitor
+from fairmean.theory.oscillation import Swing
+from fairmean.theory.premises import premises
+from fairmean.transform import dispersion
+
+CHECKPOINT_SECONDS = 5.0
+_EVALUATIONS = 20
+_PARTITION = ("rows", "offsets", "test_rows", "test_offsets", "regular")
+
+Accuracies = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Of every client, on clean labels and on its own."""
+
+log = logging.getLogger(__name__)
+
+
+class Session:
+    """Takes a run to its end by ``train``; for runs that advance together, ``together`` calls its other methods.
+
+    Every event goes to the recorder at once. The audience only notes it, and is told where the run can be saved, should
+    a listener raise.
+    """
+
+    def __init__(self, config: Config, folder: RunFolder, simulator: Simulator, audience: Audience) -> None:
+        self.config, self.simulator, self.audience = config, simulator, audience
+        self.recorder = Recorder(folder, config)
+        self.rounds = config.train.rounds
+        self.every = config.run.eval_every or max(1, self.rounds // _EVALUATIONS)
+        self.regular = simulator.federation.regular
+        self.metrics: dict[str, float] = {}
+        self.ended: dict[str, Any] = {}
+        self.t = 0
+        fed = simulator.federation
+        chosen = config.model.name, fed.shape, fed.classes, config.seed, fed.x[:1]
+        self.swing = Swing(simulator, partial(models.build, *chosen))
+        if config.theory:
+            simulator.watch(Monitor, self.every)
+
+    @property
+    def run(self) -> Run:
+        """Which run this is."""
+        return self.recorder.run
+
+    def train(self, report: Report | None) -> dict[str, Any]:
+        """To the end. When another rank is lost, the model is still the one before the round: it is saved."""
+        try:
+            self._train(report)
+        except Lost as lost:
+            self._save(self.t)
+            lost.place, lost.kept = f" in round {self.t}", self._kept()
+            raise
+        self.audience.tell()
+        return self.ended
+
+    def _train(self, report: Report | None) -> None:
+        start = self.resume()
+        self.audience.tell()
+        began = saved = time.monotonic()
+        for t in range(start, self.rounds):
+            self.t = t
+            accuracies = self.simulator.evaluate() if self.due(t) else None
+            try:
+                step = self.simulator.step(t)
+            except Diverged:  # the rule was given losses that are not finite
+                if not self.flush():
+                    self._diverged(t, "step")
+                return
+            self.note(t, step, accuracies)
+            self.swing.note(t, torch.as_tensor(step.losses))
+            now = time.monotonic()
+            speed = (t + 1 - start) / max(now - began, 1e-9)
+            self._tell(report, Progress(t + 1, self.rounds, speed, self.metrics))
+            late = now - saved > CHECKPOINT_SECONDS
+            if (late or self.recorder.not_finite) and self.flush():
+                return
+            if late:
+                self.checkpoint(t + 1)
+                self.audience.tell()
+                saved = now
+        if not self.flush():
+            self.t = self.rounds
+            self.finish(time.monotonic() - began, start)
+
+    def _tell(self, report: Report | None, progress: Progress) -> None:
+        """Between two rounds: whoever is told something may interrupt the run here, and nothing is lost."""
+        try:
+            self.audience.tell()
+            if report:
+                hear(report, progress)
+        except (KeyboardInterrupt, Raised):
+            self._save(progress.round)
+            raise
+
+    def _save(self, t: int) -> None:
+        if not self.flush():
+            self.checkpoint(t)
+
+    def _kept(self) -> str:
+        """What there is to go on with."""
+        checkpoint = self.recorder.folder.load("cpu")
+        if checkpoint is None:
+            return "there is no checkpoint yet"
+        return f"the last checkpoint is round {checkpoint['round']} in {self.run.folder}"
+
+    def due(self, t: int) -> bool:
+        """Whether the clients are evaluated before round t."""
+        return t % self.every == 0
+
+    def resume(self) -> int:
+        """Go on from the checkpoint, or set up a new run; the round that comes next."""
+        simulator, fed = self.simulator, self.simulator.federation
+        checkpoint = self.recorder.last_checkpoint(simulator.w.device, len(simulator.w))
+        if checkpoint is not None:
+            self.t = int(checkpoint["round"])
+            if not simulator.takes(checkpoint):
+                raise self.recorder.folder.damaged("checkpoint.pt", "is damaged (it is of another run)")
+            simulator.restore(checkpoint, self.t)
+            self.swing.load(checkpoint["swing"])
+        started = RunStarted(
+            self.run,
+            read_only(self.regular),
+            start=self.t,
+            resumed=checkpoint is not None,
+            environment=environment(simulator.w.device, simulator.world.size),
+            partition={name: read_only(getattr(fed, name)) for name in _PARTITION},
+            premises=premises(simulator, self.config.train.dtype)
+            if self.config.theory and checkpoint is None
+            else None,
+        )
+        self.recorder.started(started)
+        self._log_start(started)
+        self.audience.note(started)
+        if checkpoint is None:
+            self.checkpoint(0)
+        return simulator.agree(self.t)
+
+    def note(self, t: int, step: Step, accuracies: Accuracies | None) -> None:
+        """Round t happened."""
+        if accuracies is not None:
+            self.metrics = summarise(accuracies[0], self.regular)
+        event = self._round_ended(t, step, accuracies)
+        self.recorder.round_ended(event)
+        self.audience.note(event)
+
+    def _round_ended(self, t: int, step: Step, accuracies: Accuracies | None) -> RoundEnded:
+        clean, own = (None, None) if accuracies is None else map(read_only, accuracies)
+        clients = read_only(step.clients)
+        return RoundEnded(self.run, t, clients, step.losses, step.weights, clean, own, self.metrics, step.measured)
+
+    def flush(self) -> bool:
+        """Write what is pending; whether the run turned out to have diverged, and so has ended."""
+        self.recorder.flush()
+        if self.recorder.not_finite is None:
+            return False
+        self._diverged(*self.recorder.not_finite)
+        return True
+
+    def checkpoint(self, t: int) -> None:
+        """Save what is needed to go on with round t."""
+        written = self.recorder.checkpoint(t, {"swing": self.swing.state(), **self.simulator.snapshot()})
+        if written is not None:
+            log.debug("Run %s can go on with round %d from its checkpoint.", self.run.folder, t)
+            self.audience.note(written)
+
+    def finish(self, seconds: float, start: int, together: int = 1, accuracies: Accuracies | None = None) -> None:
+        """Evaluate the last model (unless that was done) and end; ``together``: how many runs advanced at once."""
+        simulator, T = self.simulator, self.rounds
+        accuracies = accuracies or simulator.evaluate()
+        losses, clients = simulator.losses(T), simulator.participants(T)
+        if not (losses.isfinite().all() and simulator.w.isfinite().all()):
+            self._diverged(T, "step")
+            return
+        self.checkpoint(T)  # before the last rows: a run stopped below comes here again and writes them once
+        everyone = simulator.training_losses(losses)[torch.from_numpy(self.regular)]
+        summary = finished(*accuracies, self.regular, dispersion(everyone).item(), self.swing.warning)
+        self.metrics = summarise(accuracies[0], self.regular)
+        last = self._round_ended(T, Step(clients, losses, None, simulator.look(T)), accuracies)
+        self._end(RunEnded(self.run, summary, last, T - start, seconds, together))
+
+    def _diverged(self, t: int, cause: str) -> None:
+        self._end(RunEnded(self.run, {"status": "diverged", "round": t, "cause": cause}))
+
+    def _end(self, event: RunEnded) -> None:
+        self.recorder.ended(event)
+        self.ended = event.summary
+        _log_end(event)
+        self.audience.note(event)
+
+    def _log_start(self, event: RunStarted) -> None:
+        config, folder = self.config, self.run.folder
+        if event.resumed:
+            log.info("Run %s goes on with round %d of %d.", folder, event.start, event.rounds)
+        else:
+            log.info(
+                "Run %s starts: %s on %s, %d clients, %d rounds, %s on %s.",
+                folder, config.method.name, config.data.name, event.clients, event.rounds, config.train.dtype,
+                config.train.device,
+            )  # fmt: skip
+        if self.simulator.bounded:
+            log.info(
+                "Run %s computes the clients' gradients in parts of %.2g GiB, as they do not all fit into memory.",
+                folder, self.simulator.bounded / 2**30,
+            )  # fmt: skip
+
+
+def _log_end(event: RunEnded) -> None:
+    """Say how a run ended, or that it had ended before."""
+    summary, folder = event.summary, event.run.folder
+    if event.found:
+        log.info("Run %s had %s already; it is not computed again.", folder, summary["status"])
+    elif summary["status"] == "diverged":
+        log.info("Run %s diverged in round %d.", folder, summary["round"])
+    else:
+        log.info(
+            "Run %s finished %d rounds in %.1f s: average %.2f %%, variance %.2f, worst %.2f %%.",
+            folder, event.rounds, event.seconds, summary["average"], summary["variance"], summary["worst"],
+        )  # fmt: skip
+
+
+def found(config: Config, summary: dict[str, Any], audience: Audience) -> None:
+    """Tell that a run which was to be made had ended before, with this summary."""
+    event = RunEnded(Run(folder_of(config), config), summary, found=True)
+    _log_end(event)
+    audience.note(event)
+    audience.tell()
+
+
+class Follower(Session):
+    """The part of a run that ranks beside the first have: the same rounds, nothing written."""
+
+    def resume(self) -> int:
+        return self.simulator.agree(0)
+
+    def note(self, t: int, step: Step, accuracies: Accuracies | None) -> None:
+        pass
+
+    def flush(self) -> bool:
+        return False
+
+    def checkpoint(self, t: int) -> None:
+        pass
+
+    def finish(self, seconds: float, start: int, together: int = 1, accuracies: Accuracies | None = None) -> None:
+        self.simulator.evaluate()
+        self.simulator.training_losses(self.simulator.losses(self.rounds))
