@@ -113,7 +113,7 @@ def test_a_rule_of_a_notebook_has_a_source_too():
     digests = []
     for factor in (1, 1, 2):
         register("in-a-cell", reference="a test")(typed_in(factor))  # the cell is run again: that is no other rule
-        digests.append(identity.of_method(fairmean.method("in-a-cell")))
+        digests.append(identity.of_parts(fairmean.method("in-a-cell").parts))
     assert digests[0] == digests[1] != digests[2]
     assert all(digests)
 
@@ -178,12 +178,12 @@ def test_a_rule_whose_file_changed_after_its_import_is_said():
     try:
         importlib.invalidate_caches()
         module = importlib.import_module("edited_later")
-        before = identity.of_method(fairmean.method("tried"))
+        before = identity.of_parts(fairmean.method("tried").parts)
         write("edited_later", RULE.replace("{}", "2.0 * 3.0"))
         with pytest.warns(UserWarning, match=r"edited_later.Tried has changed since.*importlib.reload.edited_later."):
-            assert identity.of_method(fairmean.method("tried")) == before
+            assert identity.of_parts(fairmean.method("tried").parts) == before
         importlib.reload(module)
-        assert identity.of_method(fairmean.method("tried")) != before
+        assert identity.of_parts(fairmean.method("tried").parts) != before
     finally:
         sys.path.remove(os.getcwd())
 

@@ -13,7 +13,7 @@ from fairmean.errors import UserCodeError, UserError
 from fairmean.importing import failure
 from fairmean.rules.method import Method, is_ours
 from fairmean.rules.named import parse_method
-from fairmean.rules.optimisers import Optimiser, Plain
+from fairmean.rules.optimisers import OPTIMISERS, Optimiser, Plain
 from fairmean.rules.optimisers import optimiser as optimiser_named
 from fairmean.rules.products import Products
 from fairmean.rules.round import Round, Rung, State
@@ -83,9 +83,15 @@ class Server:
         """The state before the first round, for n clients in all, d parameters and so many classes."""
         return ServerState(
             rule=self.method.init(n),
-            optimiser={key: value.to(device, dtype) for key, value in self._asked(self.optimiser.init, d).items()},
+            optimiser={key: value.to(device, dtype) for key, value in self._start(d).items()},
             broadcast={key: value.to(device) for key, value in self.method.first_broadcast(classes).items()},
         )
+
+    def _start(self, d: int) -> State:
+        state = self._asked(self.optimiser.init, d)
+        if not (isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())):
+            raise UserCodeError(f"server optimiser {self._named} returned an init that is no dictionary of tensors")
+        return state
 
     def update(self, cohort: Cohort, state: ServerState, lr: float) -> Update:
         """One round: the rule's direction, then the optimiser's."""
@@ -103,11 +109,24 @@ class Server:
         if self.optimiser.plain:
             return direction, state
         d = flattened(direction)
-        step, new = self._asked(self.optimiser, d, state)
+        step, new = self._step(d, state)
         if not self.method.may_be_out or coefficients is None:
             return step, new
         moves = (coefficients != 0).any()
         return torch.where(moves, step, 0), {key: torch.where(moves, value, state[key]) for key, value in new.items()}
+
+    def _step(self, direction: Tensor, state: State) -> tuple[Tensor, State]:
+        """What the optimiser says, in the right form."""
+        answer = self._asked(self.optimiser, direction, state)
+        try:
+            step, new = answer
+            good = step.shape == direction.shape and new.keys() == state.keys()
+        except (AttributeError, TypeError, ValueError):
+            good = False
+        if not good:
+            what = "something else than a direction like the one it was given and a state like its init"
+            raise UserCodeError(f"server optimiser {self._named} returned {what}")
+        return step, new
 
     def _asked(self, call: Any, *arguments: Any) -> Any:
         """What the optimiser says; an error in the user's own names it."""
@@ -118,8 +137,13 @@ class Server:
         except Exception as error:
             if is_ours(self.optimiser):
                 raise
-            name = type(self.optimiser).__name__
-            raise UserCodeError(f"server optimiser ({name}) failed ({failure(error)})") from error
+            raise UserCodeError(f"server optimiser {self._named} failed ({failure(error)})") from error
+
+    @property
+    def _named(self) -> str:
+        kind = type(self.optimiser)
+        name = next((name for name, known in OPTIMISERS.items() if known is kind), kind.__name__)
+        return f"'{name}' ({kind.__name__})"
 
     def weigh(self, cohort: Cohort, state: ServerState, lr: float) -> Weighed:
         """The rule's answer, of what its rung lets it see."""

@@ -42,7 +42,11 @@ from fairmean.rules.round import Rung, State
 
 @dataclass(frozen=True)
 class Training:
-    """How clients train. ``batch`` 0 is the full local gradient; ``local_lr`` None is the round's own step size."""
+    """How clients train, and how long steps are.
+
+    ``batch`` 0 is the full local gradient. ``server_lr`` None: the server's step is lr, too. ``local_lr`` None: that of
+    a client's several local steps is lr, in the round's schedule.
+    """
 
     lr: float = 0.1
     lr_decay: float = 1.0
@@ -52,12 +56,20 @@ class Training:
     local_steps: int = 1
     local_lr: float | None = None
     participation: float = 1.0
+    server_lr: float | None = None
 
     def step_size(self, t: int) -> float:
-        """lr·decay^t, or lr·(1 + cos(πt/T))/2."""
+        """The server's: lr·decay^t, or lr·(1 + cos(πt/T))/2."""
+        return self._scheduled(self.server_lr or self.lr, t)
+
+    def local_step_size(self, t: int) -> float:
+        """A client's, where it takes several steps."""
+        return self.local_lr or self._scheduled(self.lr, t)
+
+    def _scheduled(self, lr: float, t: int) -> float:
         if self.schedule == "cosine":
-            return self.lr * 0.5 * (1 + math.cos(math.pi * t / self.rounds))
-        return self.lr * self.lr_decay**t
+            return lr * 0.5 * (1 + math.cos(math.pi * t / self.rounds))
+        return lr * self.lr_decay**t
 
 
 class Observer(Protocol):
@@ -172,7 +184,7 @@ class Simulator:
         if self.monitor is not None:
             update, measured = self._watched(t, steps[0], context, lr)
         else:
-            update = self.server.update(self._cohort(steps, context, lr), self.state, lr)
+            update = self.server.update(self._cohort(t, steps, context), self.state, lr)
         if self.method.rung > Rung.LOSSES and isinstance(update.direction, Tensor):
             self.world.lead(update.direction)  # machines of another kind may round differently
         descend(self.net.flat, update.direction, lr)
@@ -234,6 +246,8 @@ class Simulator:
             raise UserError(
                 f"theory = true: is about one gradient a round, not train.local_steps = {training.local_steps}"
             )
+        if not self.server.optimiser.plain:
+            raise UserError("theory = true: is about plain steps along the direction; use server.name=plain")
         if self.world.size > 1 or self.engine == "reference" or self.bounded:
             raise UserError("theory = true: needs one process, train.engine=fast and room for all clients' gradients")
         need = 3 * len(self.participants(0)) * len(self.w) * self.w.element_size()
@@ -262,9 +276,9 @@ class Simulator:
         update = self.server.update(Gathered(gradients, losses, means, context, self.access), self.state, lr)
         return update, self.monitor.observe(t, batch, gradients, losses, update, lr)
 
-    def _cohort(self, steps: list[Batch], context: Context, lr: float) -> Cohort:
+    def _cohort(self, t: int, steps: list[Batch], context: Context) -> Cohort:
         """The round's clients, by the cheapest path that gives the rule what it may see."""
-        local_lr, batch = self.training.local_lr or lr, steps[0]
+        local_lr, batch = self.training.local_step_size(t), steps[0]
         if self.engine == "reference":
             return reference_cohort(self.net, steps, self.method, context, local_lr, self.access)
         if self.world.size == 1:

@@ -68,7 +68,7 @@ class Momentum(Optimiser):
     beta: float = 0.9
 
     def __post_init__(self) -> None:
-        within("beta", self.beta, 0, 1, "0 is the plain step")
+        within("server.beta", self.beta, 0, 1, "0 is the plain step")
 
     def init(self, d: int) -> State:
         return {"m": torch.zeros(d)}
@@ -88,9 +88,9 @@ class Adam(Optimiser):
     epsilon: float = 1e-3
 
     def __post_init__(self) -> None:
-        within("beta1", self.beta1, 0, 1)
-        within("beta2", self.beta2, 0, 1)
-        at_least("epsilon", self.epsilon, 1e-12, "how far steps adapt: small is much")
+        within("server.beta1", self.beta1, 0, 1)
+        within("server.beta2", self.beta2, 0, 1)
+        at_least("server.epsilon", self.epsilon, 1e-12, "how far steps adapt: small is much")
 
     def init(self, d: int) -> State:
         return {"m": torch.zeros(d), "v": torch.full((d,), self.epsilon**2)}

@@ -39,6 +39,8 @@ def advise(
     method = clean.method.build()
     if not method.objective.is_mean_cross_entropy:
         raise UserError(f"advise: knows the mean cross-entropy of a client, and {method.name} has another objective")
+    if not clean.server.build().plain:
+        raise UserError(f"advise: knows plain steps, and server.name = '{clean.server.name}'; use server.name=plain")
     kappa, tau = constants(method)
     with blaming_the_model(clean.model.name):
         chosen = clean.model.name, federation.shape, federation.classes, clean.seed, federation.x[:1]

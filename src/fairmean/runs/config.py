@@ -17,9 +17,10 @@ from fairmean.data.poisoning import ATTACKS
 from fairmean.engine.precision import PRECISIONS
 from fairmean.errors import UserError, nearest, unknown
 from fairmean.rules.aggregator import AGGREGATORS
-from fairmean.rules.hyper import as_float, at_least, within
+from fairmean.rules.hyper import as_float, at_least, hyper_parameters, within
 from fairmean.rules.method import Method
 from fairmean.rules.named import USUAL, compose, decompose, named_methods
+from fairmean.rules.optimisers import Optimiser, optimiser
 from fairmean.rules.scales import SCALES
 from fairmean.runs.identity import run_hash
 
@@ -149,6 +150,28 @@ class MethodConfig:
 
 
 @dataclass(frozen=True)
+class ServerConfig:
+    """What the server does with the rule's direction: plain, momentum, adam, yogi, or an optimiser of your own.
+
+    ``lr``: the server's step size; None: train.lr, which is then the clients' alone. The rest are the optimiser's
+    hyper-parameters. ``sha256``: of the source of an optimiser of your own, filled in when left out.
+    """
+
+    name: str = "plain"
+    lr: float | None = None
+    sha256: str | None = None
+    hyper: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.lr is not None and not 0 < self.lr <= 3e38:
+            raise UserError(f"server.lr = {self.lr}: must be a finite number > 0")
+
+    def build(self) -> Optimiser:
+        """The optimiser itself."""
+        return optimiser(self.name, **self.hyper)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one.
 
@@ -228,6 +251,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
@@ -236,7 +260,8 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, hyper-parameters inline, None left out: what ``parse`` takes."""
         tree: dict[str, Any] = dataclasses.asdict(self)
-        tree["method"] |= tree["method"].pop("hyper")
+        for section in ("method", "server"):
+            tree[section] |= tree[section].pop("hyper")
         return {
             key: {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
             for key, value in tree.items()
@@ -248,6 +273,8 @@ class Config:
         tree["run"] = {"eval_every": self.run.eval_every}
         if not self.theory:
             del tree["theory"]
+        if tree["server"] == {"name": "plain"}:  # as it was before there were server optimisers
+            del tree["server"]
         return run_hash(tree)
 
 
@@ -275,7 +302,9 @@ def parse(tree: Mapping[str, Any]) -> Config:
         scale, pre, aggregator = config.method.parts
         spelled = {"scale": scale, "aggregator": aggregator, "pre": pre or None}
     return dataclasses.replace(
-        config, method=dataclasses.replace(config.method, name=built.name, hyper=built.hyper, **spelled)
+        config,
+        method=dataclasses.replace(config.method, name=built.name, hyper=built.hyper, **spelled),
+        server=dataclasses.replace(config.server, hyper=hyper_parameters(config.server.build())),
     )
 
 
@@ -306,7 +335,7 @@ def _section(name: str, values: Mapping[str, Any]) -> Any:
     fields = _keys(name)
     known = {key: _value(f"{name}.{key}", value, fields[key]) for key, value in values.items() if key in fields}
     rest = {key: value for key, value in values.items() if key not in fields}
-    if name == "method":
+    if name in ("method", "server"):
         return cls(**known, hyper=rest)
     for key in rest:
         raise unknown(f"key in [{name}]", key, fields)

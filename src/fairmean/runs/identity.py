@@ -2,7 +2,7 @@
 
 - the resolved config: every setting, also those that were left to their defaults or to the machine;
 - the content of the data that was used (a digest, or the published content of a data set known by name);
-- the source of every piece of the user's code that takes part: the model, and the parts of the method;
+- the source of every piece of the user's code that takes part: the model, the parts of the method, the optimiser;
 - ``NUMERICS``, the version of fairmean's own results.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from fairmean.rules.registry import source_of
 from fairmean.user_modules import module_digest
 
 if TYPE_CHECKING:
-    from fairmean.rules.method import Method
     from fairmean.runs.config import Config
 
 NUMERICS = 1
@@ -95,9 +94,10 @@ def resolve(config: Config, sources: Sources | None = None) -> Config:
         partition=replace(config.partition, seed=seed),
         data=replace(config.data, sha256=sources.digest(config.data.name, config.data.path)),
         model=replace(config.model, sha256=sources.model(config.model.name)),
-        method=replace(config.method, sha256=of_method(config.method.build())),
+        method=replace(config.method, sha256=of_parts(config.method.build().parts)),
+        server=replace(config.server, sha256=of_parts([config.server.build()])),
     )
-    for section, what in (("data", "content"), ("model", "source"), ("method", "source")):
+    for section, what in (("data", "content"), ("model", "source"), ("method", "source"), ("server", "source")):
         given, found = getattr(config, section).sha256, getattr(resolved, section).sha256
         if given not in (None, found):
             raise UserError(
@@ -112,12 +112,12 @@ def folder_of(config: Config) -> Path:
     return Path(config.run.dir) / config.run.name / config.hash()
 
 
-def of_method(method: Method) -> str | None:
-    """The sources of those parts of a method that are not fairmean's own; None if there are none."""
-    parts = [source_of(type(part)) for part in method.parts]
-    if not any(parts):
+def of_parts(parts: Iterable[Any]) -> str | None:
+    """The sources of those parts of a method, or of a server, that are not fairmean's own; None if there are none."""
+    sources = [source_of(type(part)) for part in parts]
+    if not any(sources):
         return None
-    return hashlib.sha256(" ".join(str(part) for part in parts).encode()).hexdigest()[:16]
+    return hashlib.sha256(" ".join(str(source) for source in sources).encode()).hexdigest()[:16]
 
 
 def _device(device: str) -> str:

@@ -145,6 +145,7 @@ def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
             local_steps=train.local_steps,
             local_lr=train.local_lr,
             participation=train.participation,
+            server_lr=config.server.lr,
         ),
         seed=config.seed,
         device=train.device,
@@ -152,6 +153,7 @@ def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
         engine=cast(Literal["fast", "reference"], train.engine),
         room=train.memory or None,
         world=world,
+        optimiser=config.server.build(),
     )
 
 

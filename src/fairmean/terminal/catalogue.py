@@ -14,6 +14,7 @@ from fairmean.rules.hyper import hyper_parameters
 from fairmean.rules.mixing import MIXINGS
 from fairmean.rules.named import named_methods
 from fairmean.rules.objectives import OBJECTIVES
+from fairmean.rules.optimisers import OPTIMISERS
 from fairmean.rules.scales import SCALES
 
 Rows = list[dict[str, Any]]
@@ -80,6 +81,14 @@ def objectives() -> Rows:
     ]
 
 
+def optimisers() -> Rows:
+    """Every server optimiser: what the server makes of a rule's direction (server.name)."""
+    return [
+        {"name": name, "hyper-parameters": hyper_parameters(optimiser), "rule": _first_line(optimiser)}
+        for name, optimiser in OPTIMISERS.items()
+    ]
+
+
 def aggregators() -> Rows:
     """Every aggregator: what the server does with the messages."""
     return [
@@ -113,4 +122,5 @@ CATALOGUE: dict[str, Callable[[], Rows]] = {
     "scales": scales,
     "aggregators": aggregators,
     "pre": mixings,
+    "optimisers": optimisers,
 }

@@ -45,6 +45,10 @@ device = "auto"                 # cpu, cuda
 memory = 0                      # GiB for per-client gradients, where a rule looks at them; 0: most of the machine's
 dtype = "float32"               # float64; tf32, bfloat16: float32 whose large products are faster and less exact
 
+[server]
+name = "plain"                  # momentum, adam, yogi: what the server makes of the method's direction
+# lr = 0.1                      # the server's step size, if it is not train.lr
+
 [run]
 name = "run"                    # results: dir/name/<hash of the config>/
 dir = "runs"

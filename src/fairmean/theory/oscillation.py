@@ -37,6 +37,7 @@ class Swing:
             simulator.world.size == 1
             and not simulator.unsteady
             and simulator.training.local_steps == 1
+            and simulator.server.optimiser.plain
             and method.rung == Rung.SUM
             and method.objective.is_mean_cross_entropy
             and (method.scale.unit or "kappa" in method.hyper)

@@ -28,7 +28,6 @@ from fairmean.engine.fleet.vmapped_rule import (
     Mapped,
     coefficients,
     objective_vectorises,
-    optimised,
     run_by_run,
     vectorises,
     whole_rounds,
@@ -73,6 +72,10 @@ class Group:
     @property
     def by_gram(self) -> bool:
         return not self.together and self.method.rung == Rung.GRAM and self.method.aggregator.linear
+
+    def every(self, call: Mapped) -> Mapped:
+        """The call for all runs at once, or run after run where it looks at numbers."""
+        return torch.func.vmap(call) if self.together else run_by_run(call)
 
     def show(self) -> None:
         """Let the simulators see their rows of what is stacked."""
@@ -228,8 +231,8 @@ class Stack:
             for group in self.groups:
                 mine = group.runs
                 if not group.server.optimiser.plain:
-                    step = optimised(group.server)(directions[mine], weights[mine], group.state.optimiser)
-                    directions[mine], optimiser = step
+                    every = group.every(group.server.optimise)
+                    directions[mine], optimiser = every(directions[mine], weights[mine], group.state.optimiser)
                     group.keep(group.state._replace(optimiser=optimiser), {}, self._last_ids)
         descend(self.W, directions, self._lr[:, None])
 
@@ -287,10 +290,9 @@ class Stack:
         parts, self._last_ids = [], rows.ids
         for group in self.groups:
             mine, one = group.runs, coefficients(group.server, self._context(rows))
-            every: Mapped = torch.func.vmap(one) if group.together else run_by_run(one)
             known = (losses[mine], group.means, self._memory(group, rows), group.state)
             lr = self._lr[mine] if group.together else self._lr[mine].cpu()
-            c, state, memory = every(*known, lr)
+            c, state, memory = group.every(one)(*known, lr)
             group.keep(state, memory, rows.ids)
             parts.append(c)
         return torch.cat(parts)

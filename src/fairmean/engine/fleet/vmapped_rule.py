@@ -46,11 +46,6 @@ def coefficients(server: Server, like: Context) -> Mapped:
     return one
 
 
-def optimised(server: Server) -> Mapped:
-    """The optimiser's step for many runs: (direction, coefficients, state) -> (direction, state)."""
-    return torch.func.vmap(server.optimise)
-
-
 def run_by_run(call: Mapped) -> Mapped:
     """As ``vmap``, one run after the other: for calls that look at numbers."""
 
