@@ -17,8 +17,9 @@ from fairmean import CrossEntropy, LossRule, Method, Scale, Server, UserError, g
 from fairmean.models import build as build_model
 from fairmean.rules.servers.means import Mean
 from fairmean.terminal.main import main
+from fairmean.theory.measure.monitor import Monitor
 from tests.engine.test_fleet import draws
-from tests.engine.test_paths import METHODS, MLP, simulate
+from tests.engine.test_paths import METHODS, MLP, MODES, Holiday, simulate
 from tests.own import turns
 
 
@@ -125,6 +126,34 @@ def test_when_everybody_is_out_nothing_moves(rule, optimiser):
     assert (after.direction == 0).all()
     for known, new in zip(before.state, after.state, strict=True):
         assert all(torch.equal(known[key], new[key]) for key in known)
+
+
+@pytest.mark.parametrize("mode", ["full", "minibatch", "local", "partial"])
+@pytest.mark.parametrize("rule", ["mean", "loss-rule", "rfa", "median", "nnm+mean"])
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_round_without_anybody(rule, mode, normalised, engine, monkeypatch):
+    """In a simulator, in every path: the model stays, and nothing becomes NaN."""
+    monkeypatch.setattr(Holiday, "normalised", normalised)
+    whole = METHODS[rule]
+    holiday = Method("holiday", Holiday(), whole.aggregator, whole.pre)
+    known = {"engine": engine, **MODES[mode]}
+    if engine == "fast":
+        known["chunk"] = 60
+    simulator, _ = simulate(draws()[0], holiday, 1, **known)
+    after = simulator.w.clone()
+    assert (simulator.step(1).losses > 0).all()
+    assert torch.equal(simulator.w, after)
+    simulator.step(2)
+    assert simulator.w.isfinite().all()
+    assert not torch.equal(simulator.w, after)
+
+
+def test_the_theory_of_clients_that_remember():
+    """What is measured of poisoned clients with their true labels is asked with what those clients know."""
+    simulator, _ = simulate(draws()[0], METHODS["turns"], 0)
+    simulator.watch(Monitor, 1)
+    assert simulator.step(0).measured.isfinite().any()
 
 
 def test_too_few_senders_for_a_rule_is_said():
