@@ -19,6 +19,7 @@ from fairmean.rules.servers.means import Mean
 from fairmean.terminal.main import main
 from fairmean.theory.measure.monitor import Monitor
 from tests.engine.test_fleet import draws
+from tests.engine.test_objective import run_until
 from tests.engine.test_paths import METHODS, MLP, MODES, Holiday, simulate
 from tests.own import turns
 
@@ -211,13 +212,7 @@ class TestInOneFile:
         fairmean.importing.import_module("my_turns")
         config = self.settings(own) | {"server": {"name": "momentum", "beta": 0.5}}
         whole = fairmean.run(config, run={"dir": "whole"})
-
-        def stop(progress):
-            if progress.round == 5:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            fairmean.run(config, report=stop)
+        run_until(5, config)
         checkpoint = torch.load(next(Path("runs").rglob("checkpoint.pt")))
         assert set(checkpoint["memory"]) == {"odd", "last_sent"}
         assert set(checkpoint["optimiser"]) == {"m"}
@@ -229,13 +224,7 @@ class TestInOneFile:
         Path("my_turns.py").write_text(TURNS)
         fairmean.importing.import_module("my_turns")
         config = self.settings(own) | {"server": {"name": "momentum"}}
-
-        def stop(progress):
-            if progress.round == 5:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            fairmean.run(config, report=stop)
+        run_until(5, config)
         file = next(Path("runs").rglob("checkpoint.pt"))
         checkpoint = torch.load(file)
         del checkpoint[part]
