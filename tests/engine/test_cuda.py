@@ -16,7 +16,8 @@ from fairmean.engine.kernels.dropout import FusedDropout
 from fairmean.engine.kernels.pool import NarrowConv, PooledReLU
 from fairmean.engine.kernels.swap import accelerate
 from fairmean.engine.precision import PRECISIONS
-from fairmean.engine.simulator import moved
+from fairmean.engine.server import ServerState
+from fairmean.engine.simulator import on
 from fairmean.models import Dropout
 from fairmean.models import build as build_model
 from fairmean.rules.scales import Unscaled
@@ -59,7 +60,7 @@ def test_resume_on_cuda(federation):
     half, _ = simulate(federation, METHODS["bant"], rounds=2, device="cuda", dtype=torch.float32)
     again, _ = simulate(federation, METHODS["bant"], rounds=0, device="cuda", dtype=torch.float32)
     again.w.copy_(half.w)
-    again.state = moved(half.state, "cpu")
+    again.state = ServerState(*(on(part, "cpu") for part in half.state))
     for t in (2, 3):
         again.step(t)
     assert torch.equal(again.w, whole.w)

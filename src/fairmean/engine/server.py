@@ -216,7 +216,7 @@ class Server:
         if method.scale.normalised:
             even = torch.ones_like(scales) if weights is None else weights
             scales = scales * method.normaliser(even, even * scales)
-        known = known._replace(scales=scales)
+            known = known._replace(scales=scales)
         if aggregator.separable and not aggregator.remembers and not method.pre:
             return None, self._block_by_block(cohort, known, state, lr), state
         if method.rung == Rung.GRAM:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from fairmean.data.federation import Federation
 from fairmean.engine.batch import Batch, Feeder
@@ -364,9 +363,11 @@ class Simulator:
         """Every rank takes the first one's model and state, and the round that it goes on with."""
         if self.world.size == 1:
             return t
-        t, w, state, memory = self.world.first((t, self.w.cpu(), *moved((self.state, self.memory), "cpu")))
+        state = tuple(on(part, "cpu") for part in self.state)
+        t, w, state, memory = self.world.first((t, self.w.cpu(), state, on(self.memory, "cpu")))
         self.w.copy_(w)
-        self.state, self.memory = moved((state, memory), self.w.device)
+        self.state = ServerState(*(on(part, self.w.device) for part in state))
+        self.memory = on(memory, self.w.device)
         return t
 
 
@@ -378,9 +379,9 @@ def _shapes(state: Any) -> Any:
     return {key: value.shape for key, value in state.items()} if isinstance(state, dict) else None
 
 
-def moved(tree: Any, device: torch.device | str) -> Any:
-    """The same states with their tensors on a device."""
-    return tree_map_only(Tensor, lambda value: value.to(device), tree)
+def on(state: Means, device: torch.device | str) -> State:
+    """The same with its tensors on a device."""
+    return {key: value.to(device) for key, value in state.items()}
 
 
 def _own(federation: Federation, borders: NDArray[np.int64], world: World) -> Federation:

@@ -102,6 +102,16 @@ class Method:
         """Whether clients add small vectors to their messages, of which the server makes a broadcast."""
         return type(self.scale).side is not Scale.side
 
+    @cached_property
+    def _knows_scale(self) -> bool:
+        """Whether the scale is fairmean's own, whose answers the tests have looked at."""
+        return is_ours(self.scale)
+
+    @cached_property
+    def _knows_rule(self) -> bool:
+        """Whether the aggregator is fairmean's own."""
+        return is_ours(self.aggregator)
+
     def memory(self, n: int, classes: int) -> State:
         """What is kept of n clients before the first round."""
         if not self.remembers:
@@ -207,6 +217,8 @@ class Method:
 
     def scales(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         """s from what the clients know."""
+        if self._knows_scale:
+            return self.scale(losses, means, context)
         with self._blaming("scale", self.scale, losses):
             scales = self.scale(losses, means, context)
         self._check("scale", self.scale, scales, losses.shape, losses.device)
@@ -228,6 +240,8 @@ class Method:
 
         An answer of the wrong form, and an error in a rule of the user's, names the rule.
         """
+        if self._knows_rule:
+            return self.aggregator(round, state)
         with self._blaming("rule", self.aggregator, vars(round).get("losses")):
             answer = self.aggregator(round, state)
         if not (isinstance(answer, tuple) and len(answer) == 2):

@@ -18,14 +18,12 @@ from fairmean.engine.fleet.vmapped_rule import vectorises, whole_rounds
 from fairmean.engine.paths.one_pass import OnePass
 from fairmean.engine.paths.per_client import client_gradients
 from fairmean.engine.server import ServerState
-from fairmean.engine.simulator import Simulator, Step, moved
+from fairmean.engine.simulator import Simulator, Step, on
 from fairmean.errors import UserCodeError
 from fairmean.rules.aggregator import Aggregator
 from fairmean.rules.context import Context, Means
 from fairmean.rules.products import gram
 from fairmean.rules.round import Rung, State
-
-_ZERO = torch.zeros((), dtype=torch.float64)
 
 
 class Graphed:
@@ -42,7 +40,7 @@ class Graphed:
         self._pooled = method.rung <= Rung.LOSSES
         self._inside = not self._pooled and _vectorises(simulator)
         if self._inside:  # the graph reads the state where it lies
-            simulator.state = moved(simulator.state, device)
+            simulator.state = ServerState(*(on(part, device) for part in simulator.state))
         self._means: Means = {}
         self._direction: Direction | None = None
         self._lr = torch.zeros((), dtype=torch.float64, device=device)
@@ -182,16 +180,15 @@ class Graphed:
         """A rule on inner products, on the host, which is faster there."""
         simulator, device = self.simulator, self.simulator.w.device
         *rows, losses = torch.cat([self._gram, self._losses[None]]).cpu()
-        means, state = moved((dict(self._means), simulator.state), "cpu")
-        known = self._context
-        sizes, ids = self._host
-        memory = moved(known.memory, "cpu")
-        context = Context(known.t.cpu() if memory else _ZERO, known.rounds, ids, sizes, memory, state.broadcast)
+        rule, optimiser, broadcast = simulator.state
+        state = ServerState(on(rule, "cpu"), {}, on(broadcast, "cpu"))
+        known, (sizes, ids), means = self._context, self._host, on(self._means, "cpu")
+        context = Context(known.t.cpu(), known.rounds, ids, sizes, on(known.memory, "cpu"), state.broadcast)
         clients = WithProducts(torch.stack(rows), losses, means, context)
         weighed = simulator.server.weigh(clients, state, self._step_size)
         assert weighed.coefficients is not None
-        simulator.state = ServerState(weighed.rule, simulator.state.optimiser, simulator.state.broadcast)
-        self._keep(ServerState({}, {}, weighed.broadcast), moved(weighed.memory, device))
+        simulator.state = ServerState(weighed.rule, optimiser, broadcast)
+        self._keep(ServerState({}, {}, weighed.broadcast), on(weighed.memory, device))
         self._weights = weighed.coefficients.to(device)
         self._descend(self._weights.to(simulator.w.dtype) @ simulator.gradients)
 

@@ -34,7 +34,7 @@ from fairmean.engine.fleet.vmapped_rule import (
 )
 from fairmean.engine.precision import matmul_tf32
 from fairmean.engine.server import Server, ServerState
-from fairmean.engine.simulator import Simulator, Step, moved
+from fairmean.engine.simulator import Simulator, Step, on
 from fairmean.errors import UserCodeError
 from fairmean.rules.context import Context
 from fairmean.rules.method import Method
@@ -43,7 +43,6 @@ from fairmean.rules.products import gram
 from fairmean.rules.round import Access, Rung, State
 
 Percent = NDArray[np.float64]
-_ZERO = torch.zeros((), dtype=torch.float64)
 
 
 @dataclass
@@ -86,10 +85,13 @@ class Group:
 
     def adopt(self, simulator: Simulator, state: ServerState, memory: State, clients: Tensor) -> None:
         """What comes next for a run that went its own way: what clients read lies where a graph reads it."""
+        if not self.method.remembers:
+            simulator.state = state
+            return
         for key, value in simulator.state.broadcast.items():
             value.copy_(state.broadcast[key])
         simulator.state = state._replace(broadcast=simulator.state.broadcast)
-        simulator.remember(clients, moved(memory, clients.device))
+        simulator.remember(clients, on(memory, clients.device))
 
     def keep(self, state: ServerState, memory: State, clients: Tensor) -> None:
         """What comes next, in place, where a graph reads it; some of a rule's state appears in the first round."""
@@ -243,22 +245,24 @@ class Stack:
         """A rule on inner products, on the host, which is faster there; then one step for all its runs."""
         assert self._gradients is not None
         assert group.gram is not None
-        mine, rows = group.runs, self._last
+        mine, rows, server = group.runs, self._last, group.server
         products = torch.cat([group.gram, losses[mine, None]], 1).cpu()
-        means = {key: value.cpu() for key, value in group.means.items()}
+        means = on(group.means, "cpu")
+        everybody = Context(self._t.cpu(), self.training.rounds, rows.host_ids, rows.host_sizes)
         each = []
         for r, (simulator, one) in enumerate(zip(group.simulators, products, strict=True)):
             own = {key: value[r] for key, value in means.items()}
-            state, memory = moved((simulator.state, simulator.memory), "cpu")
-            context = Context(
-                self._t.cpu() if memory else _ZERO, self.training.rounds, rows.host_ids, rows.host_sizes,
-                {key: value[rows.host_ids] for key, value in memory.items()}, state.broadcast,
-            )  # fmt: skip
+            rule, optimiser, broadcast = simulator.state
+            context, broadcast = everybody, on(broadcast, "cpu")
+            if group.method.remembers:
+                memory = {key: value.cpu()[rows.host_ids] for key, value in simulator.memory.items()}
+                context = replace(everybody, memory=memory, broadcast=broadcast)
             lr = simulator.training.step_size(self._round_number)
-            weighed = group.server.weigh(WithProducts(one[:-1], one[-1], own, context), state, lr)
+            state = ServerState(on(rule, "cpu"), {}, broadcast)
+            weighed = server.weigh(WithProducts(one[:-1], one[-1], own, context), state, lr)
             assert weighed.coefficients is not None
             each.append(weighed.coefficients)
-            new = ServerState(weighed.rule, simulator.state.optimiser, weighed.broadcast)
+            new = ServerState(weighed.rule, optimiser, weighed.broadcast)
             group.adopt(simulator, new, weighed.memory, rows.ids)
         weights[mine] = torch.stack(each).to(self.device)
         directions = torch.bmm(weights[mine].to(self.dtype)[:, None], self._gradients[mine])[:, 0]
