@@ -77,7 +77,7 @@ def _counted(numbers: int | str) -> str:
 
 def _hanging(start: str, text: str) -> str:
     """A text after its label, at most 100 columns wide; its further lines begin where the first one does."""
-    lines = textwrap.wrap(text, 100 - len(start), break_on_hyphens=False)
+    lines = textwrap.wrap(text, max(100 - len(start), 30), break_on_hyphens=False)
     return (start + f"\n{' ' * len(start)}".join(lines)).rstrip()
 
 
