@@ -133,7 +133,7 @@ def test_sizes_that_are_not_one_per_class():
         ("pairs", 100, "with 10 classes; made of the last round's sums"),
         ("one", 1, "made of the last round's sums"),
     ]
-    assert facts.client_sends[1].about == "1: the server divides by the sum of these"  # it counts those that send
+    assert facts.client_sends[1].about == "1: the server divides by their number"
     assert "fewer than 5 clients" in facts.needs[-1]
 
 

@@ -107,8 +107,11 @@ def _message(method: Method) -> list[Item]:
     times = "".join(f", times {words[factor]}" for factor in factors)
     items = [Item("message", "d", f"{' '.join([*factors, 'g_i'])}: its gradient{times}")]
     if adds_up and (count or scale.normalised or method.may_be_out):
-        divisor = " ".join([*count, *(["s_i"] if scale.normalised else [])]) or "1"
-        items.append(Item("divisor", 1, f"{divisor}: the server divides by the sum of these"))
+        divisor = " ".join([*count, *(["s_i"] if scale.normalised else [])])
+        about = (
+            f"{divisor}: the server divides by the sum of these" if divisor else "1: the server divides by their number"
+        )
+        items.append(Item("divisor", 1, about))
     if not adds_up and scale.normalised:
         items.append(Item("scale", 1, "s_i: the server divides by the mean of these"))
     if not adds_up and count:
