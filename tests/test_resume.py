@@ -23,6 +23,7 @@ from fairmean.runs import session
 from fairmean.runs.events import Progress
 from fairmean.runs.folder import RunFolder
 from fairmean.terminal.main import main
+from tests.own import turns
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -45,6 +46,16 @@ LOCAL = [
     "train.lr_decay=0.99",
     "attack.name=furthest",
     "attack.rho=0.7",
+]
+OWN = [
+    *LOCAL,
+    "--import",
+    "my_turns",
+    "method.objective=turns",
+    "method.scale=turns",
+    "method.aggregator=rfa",
+    "server.name=momentum",
+    "server.beta=0.5",
 ]
 
 
@@ -105,8 +116,12 @@ def assert_same(one, other):
     assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()}
 
 
-@pytest.mark.parametrize("settings", [FULL, LOCAL], ids=["full gradients", "batches, participation, local steps"])
+@pytest.mark.usefixtures("forget_modules", "registries")
+@pytest.mark.parametrize(
+    "settings", [FULL, LOCAL, OWN], ids=["full gradients", "batches, participation, local steps", "clients remember"]
+)
 def test_kill_at_a_random_moment(settings, uninterrupted):
+    Path("my_turns.py").write_text(Path(turns.__file__).read_text())
     whole = uninterrupted(settings)
     kills = 0
     for _ in range(2):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,3 +86,9 @@ def users_frame(error: BaseException) -> str | None:
         if not frame.filename.startswith("<frozen") and not is_installed(frame.filename):
             return f"{frame.filename}:{frame.lineno}"
     return None
+
+
+def import_files_of(package: str, path: Iterable[str]) -> None:
+    """Import every file of a package of fairmean's own, so that what is in it is registered; a new file is enough."""
+    for module in pkgutil.iter_modules(path):
+        importlib.import_module(f"{package}.{module.name}")

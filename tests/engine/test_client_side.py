@@ -17,8 +17,10 @@ from fairmean import CrossEntropy, LossRule, Method, Scale, Server, UserError, g
 from fairmean.models import build as build_model
 from fairmean.rules.servers.means import Mean
 from fairmean.terminal.main import main
+from fairmean.theory.measure.monitor import Monitor
 from tests.engine.test_fleet import draws
-from tests.engine.test_paths import METHODS, MLP, simulate
+from tests.engine.test_objective import run_until
+from tests.engine.test_paths import METHODS, MLP, MODES, Holiday, simulate
 from tests.own import turns
 
 
@@ -127,6 +129,34 @@ def test_when_everybody_is_out_nothing_moves(rule, optimiser):
         assert all(torch.equal(known[key], new[key]) for key in known)
 
 
+@pytest.mark.parametrize("mode", ["full", "minibatch", "local", "partial"])
+@pytest.mark.parametrize("rule", ["mean", "loss-rule", "rfa", "median", "nnm+mean"])
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_round_without_anybody(rule, mode, normalised, engine, monkeypatch):
+    """In a simulator, in every path: the model stays, and nothing becomes NaN."""
+    monkeypatch.setattr(Holiday, "normalised", normalised)
+    whole = METHODS[rule]
+    holiday = Method("holiday", Holiday(), whole.aggregator, whole.pre)
+    known = {"engine": engine, **MODES[mode]}
+    if engine == "fast":
+        known["chunk"] = 60
+    simulator, _ = simulate(draws()[0], holiday, 1, **known)
+    after = simulator.w.clone()
+    assert (simulator.step(1).losses > 0).all()
+    assert torch.equal(simulator.w, after)
+    simulator.step(2)
+    assert simulator.w.isfinite().all()
+    assert not torch.equal(simulator.w, after)
+
+
+def test_the_theory_of_clients_that_remember():
+    """What is measured of poisoned clients with their true labels is asked with what those clients know."""
+    simulator, _ = simulate(draws()[0], METHODS["turns"], 0)
+    simulator.watch(Monitor, 1)
+    assert simulator.step(0).measured.isfinite().any()
+
+
 def test_too_few_senders_for_a_rule_is_said():
     with pytest.raises(UserError, match="f = 1: with 2 clients"):
         update(fairmean.method("krum", f=1).aggregator)
@@ -182,13 +212,7 @@ class TestInOneFile:
         fairmean.importing.import_module("my_turns")
         config = self.settings(own) | {"server": {"name": "momentum", "beta": 0.5}}
         whole = fairmean.run(config, run={"dir": "whole"})
-
-        def stop(progress):
-            if progress.round == 5:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            fairmean.run(config, report=stop)
+        run_until(5, config)
         checkpoint = torch.load(next(Path("runs").rglob("checkpoint.pt")))
         assert set(checkpoint["memory"]) == {"odd", "last_sent"}
         assert set(checkpoint["optimiser"]) == {"m"}
@@ -200,13 +224,7 @@ class TestInOneFile:
         Path("my_turns.py").write_text(TURNS)
         fairmean.importing.import_module("my_turns")
         config = self.settings(own) | {"server": {"name": "momentum"}}
-
-        def stop(progress):
-            if progress.round == 5:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            fairmean.run(config, report=stop)
+        run_until(5, config)
         file = next(Path("runs").rglob("checkpoint.pt"))
         checkpoint = torch.load(file)
         del checkpoint[part]

@@ -48,6 +48,17 @@ def small(own, name):
     return {"data": {"name": own}, "model": {"name": "linear"}, "method": {"name": name, "objective": "gce"}}
 
 
+def run_until(t, config):
+    """A run that is interrupted after round t."""
+
+    def stop(progress):
+        if progress.round == t:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fairmean.run(config, report=stop)
+
+
 def test_in_one_file(own, capsys):
     assert len(GCE.strip().splitlines()) <= 40
     Path("my_objective.py").write_text(GCE)
@@ -93,13 +104,7 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(own):
         "train": {"rounds": 6},
     }
     whole = fairmean.run(config, run={"dir": "whole"})
-
-    def stop(progress):
-        if progress.round == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fairmean.run(config, report=stop)
+    run_until(3, config)
     assert fairmean.run(config).table.read_bytes() == whole.table.read_bytes()
 
 

@@ -17,10 +17,10 @@ class InPlace:
         self._net = net
         self.pairs = net.with_gradients()
 
-    def times(self, factor: Tensor | float) -> InPlace:
+    def times(self, factor: Tensor) -> InPlace:
         """The direction multiplied by a number."""
-        factor = factor.to(self._net.flat.dtype) if isinstance(factor, Tensor) else factor
-        torch._foreach_mul_(self.pairs[1], factor)
+        if self.pairs[1]:
+            torch._foreach_mul_(self.pairs[1], factor.to(self._net.flat.dtype))
         return self
 
     def flat(self) -> Tensor:
@@ -50,7 +50,9 @@ def descend(w: Tensor, direction: Direction, lr: float | Tensor) -> None:
 
 
 def move(parameters: Sequence[Tensor], direction: Sequence[Tensor], lr: float | Tensor) -> None:
-    """The same for parameters in several tensors."""
+    """The same for parameters in several tensors; in none, when every client is out and nothing has a gradient."""
+    if not parameters:
+        return
     with torch.no_grad():
         if isinstance(lr, Tensor):
             for w, d in zip(parameters, direction, strict=True):

@@ -59,7 +59,7 @@ class Method:
 
     @cached_property
     def needs_entropy(self) -> bool:
-        """Whether clients must report their mean predictive entropy to themselves."""
+        """Whether clients must measure their mean predictive entropy."""
         return self.scale.needs_entropy
 
     @property
@@ -74,7 +74,7 @@ class Method:
 
     @property
     def hyper(self) -> dict[str, Any]:
-        """All hyper-parameters, of scale, pre-aggregations and aggregator."""
+        """The hyper-parameters of all its parts."""
         return merged(hyper_parameters(part) for part in self.parts)
 
     @cached_property
@@ -283,9 +283,9 @@ class Method:
         Where clients may be out, Σλ/Σ_in λ: the others share the weight that those would have had.
         """
         if self.scale.normalised:
-            return weights.sum() / scaled.sum().clamp(min=1e-300)
+            return weights.sum() / _or_one(scaled.sum())
         if self.may_be_out:
-            return weights.sum() / torch.where(scaled != 0, weights, 0).sum().clamp(min=1e-300)
+            return weights.sum() / _or_one(torch.where(scaled != 0, weights, 0).sum())
         return 1.0
 
     @contextmanager
@@ -323,6 +323,11 @@ class Method:
 
     def _wrong(self, kind: str, part: Any, what: str) -> UserCodeError:
         return UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) returned {what}")
+
+
+def _or_one(total: Tensor) -> Tensor:
+    """A sum to divide by; 1 where there is nothing to divide, so that 0 stays 0 at any precision."""
+    return torch.where(total == 0, 1.0, total)
 
 
 def _is_simple(part: Objective | Scale) -> bool:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fairmean.rules.aggregator import knows_f
-from fairmean.rules.hyper import check_rule
-from fairmean.rules.registry import Registry
+from fairmean.rules.registry import Parts
 from fairmean.rules.servers.clipping import check_radius
 
 
@@ -29,19 +27,8 @@ class Mixing:
         raise NotImplementedError
 
 
-MIXINGS: Registry[type[Mixing]] = Registry("pre-aggregation")
-X = TypeVar("X", bound=type[Mixing])
-
-
-def register_mixing(name: str, *, replace: bool = False) -> Callable[[X], X]:
-    """Make a pre-aggregation available under ``name``; one that is taken is refused, unless ``replace`` is set."""
-
-    def add(cls: X) -> X:
-        check_rule(name, cls, Mixing)
-        MIXINGS.add(name, cls, cls, replace)
-        return cls
-
-    return add
+MIXINGS = Parts("pre-aggregation", Mixing)
+register_mixing = MIXINGS.register
 
 
 def with_diagonal(matrix: Tensor, value: float) -> Tensor:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fairmean.rules.context import Context, Means
-from fairmean.rules.hyper import check_rule, check_tilt
-from fairmean.rules.registry import Registry
+from fairmean.rules.hyper import check_tilt
+from fairmean.rules.registry import Parts
 from fairmean.rules.round import State
 
 
@@ -70,19 +69,8 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(1)
 
 
-OBJECTIVES: Registry[type[Objective]] = Registry("objective")
-Kind = TypeVar("Kind", bound=type[Objective])
-
-
-def register_objective(name: str, *, replace: bool = False) -> Callable[[Kind], Kind]:
-    """Make an objective available under ``name``; one that is taken is refused, unless ``replace`` is set."""
-
-    def add(cls: Kind) -> Kind:
-        check_rule(name, cls, Objective)
-        OBJECTIVES.add(name, cls, cls, replace)
-        return cls
-
-    return add
+OBJECTIVES = Parts("objective", Objective)
+register_objective = OBJECTIVES.register
 
 
 @register_objective("cross-entropy")

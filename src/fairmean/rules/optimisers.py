@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fairmean.errors import UserError, unknown
-from fairmean.rules.hyper import at_least, check_rule, hyper_parameters, typed, within
+from fairmean.rules.hyper import at_least, hyper_parameters, typed, within
 from fairmean.rules.plugins import load_plugins
-from fairmean.rules.registry import Registry
+from fairmean.rules.registry import Parts
 from fairmean.rules.round import State
 
 
@@ -34,19 +33,8 @@ class Optimiser:
         raise NotImplementedError
 
 
-OPTIMISERS: Registry[type[Optimiser]] = Registry("server optimiser")
-Kind = TypeVar("Kind", bound=type[Optimiser])
-
-
-def register_optimiser(name: str, *, replace: bool = False) -> Callable[[Kind], Kind]:
-    """Make a server optimiser available under ``name``; one that is taken is refused, unless ``replace`` is set."""
-
-    def add(cls: Kind) -> Kind:
-        check_rule(name, cls, Optimiser)
-        OPTIMISERS.add(name, cls, cls, replace)
-        return cls
-
-    return add
+OPTIMISERS = Parts("server optimiser", Optimiser)
+register_optimiser = OPTIMISERS.register
 
 
 @register_optimiser("plain")

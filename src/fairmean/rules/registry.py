@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fairmean.code_digest import definition_digest
 from fairmean.errors import UserError
+from fairmean.rules.hyper import check_rule
 from fairmean.user_modules import is_behind_its_files
 
 T = TypeVar("T")
+Base = TypeVar("Base")
+Kind = TypeVar("Kind", bound=type[Any])
 
 _SOURCES: WeakKeyDictionary[type, str | None] = WeakKeyDictionary()
 
@@ -39,6 +43,24 @@ class Registry(dict[str, T]):
         _SOURCES[cls] = definition_digest(cls)
         self[name] = entry
         self._classes[name] = cls
+
+
+class Parts(Registry[type[Base]]):
+    """A registry of the classes below ``base``, which are parts of methods: frozen dataclasses with defaults."""
+
+    def __init__(self, kind: str, base: type[Base]) -> None:
+        super().__init__(kind)
+        self._base = base
+
+    def register(self, name: str, *, replace: bool = False) -> Callable[[Kind], Kind]:
+        """Make a class available under ``name``; a name that is taken is refused, unless ``replace`` is set."""
+
+        def add(cls: Kind) -> Kind:
+            check_rule(name, cls, self._base)
+            self.add(name, cls, cls, replace)
+            return cls
+
+        return add
 
 
 def _place(cls: Any) -> tuple[str, str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fairmean.rules.context import Context, Means
-from fairmean.rules.hyper import at_least, check_rule
-from fairmean.rules.registry import Registry
+from fairmean.rules.hyper import at_least
+from fairmean.rules.registry import Parts
 from fairmean.rules.round import State
 from fairmean.transform import check_kappa_tau, marginal_weight
 
@@ -53,19 +52,8 @@ class Scale:
         return sums
 
 
-SCALES: Registry[type[Scale]] = Registry("scale")
-S = TypeVar("S", bound=type[Scale])
-
-
-def register_scale(name: str, *, replace: bool = False) -> Callable[[S], S]:
-    """Make a scale available under ``name``; one that is taken is refused, unless ``replace`` is set."""
-
-    def add(cls: S) -> S:
-        check_rule(name, cls, Scale)
-        SCALES.add(name, cls, cls, replace)
-        return cls
-
-    return add
+SCALES = Parts("scale", Scale)
+register_scale = SCALES.register
 
 
 @register_scale("none")

@@ -51,7 +51,7 @@ class Group:
     """Runs of a stack with the same method: rows ``runs`` of everything, their servers' states and clients' memories.
 
     ``together``: the rule is applied to all by one vmapped call. Else it looks at numbers on the host: one run after
-    the other, from inner products alone where that is all it sees (``by_gram``), and the states are the simulators'.
+    the other, from inner products alone where that is all it sees (``by_gram``), and each keeps its own rule state.
     ``mapped``: whether the objective, too, is asked about all runs at once.
     """
 
@@ -77,11 +77,19 @@ class Group:
         """The call for all runs at once, or run after run where it looks at numbers."""
         return torch.func.vmap(call) if self.together else run_by_run(call)
 
-    def show(self) -> None:
-        """Let the simulators see their rows of what is stacked."""
+    def show(self, rules: bool = True) -> None:
+        """Let the simulators see their rows of what is stacked; the states of rules only if they are kept here."""
         for r, simulator in enumerate(self.simulators):
-            simulator.state = ServerState(*({key: value[r] for key, value in part.items()} for part in self.state))
+            state = ServerState(*({key: value[r] for key, value in part.items()} for part in self.state))
+            simulator.state = state if rules else simulator.state._replace(broadcast=state.broadcast)
             simulator.memory = {key: value[r] for key, value in self.memory.items()}
+
+    def adopt(self, simulator: Simulator, state: ServerState, memory: State, clients: Tensor) -> None:
+        """What comes next for a run that went its own way: what clients read lies where a graph reads it."""
+        for key, value in simulator.state.broadcast.items():
+            value.copy_(state.broadcast[key])
+        simulator.state = state._replace(broadcast=simulator.state.broadcast)
+        simulator.remember(clients, moved(memory, clients.device))
 
     def keep(self, state: ServerState, memory: State, clients: Tensor) -> None:
         """What comes next, in place, where a graph reads it; some of a rule's state appears in the first round."""
@@ -94,11 +102,6 @@ class Group:
                     self.show()
         for key, value in memory.items():
             self.memory[key].index_copy_(1, clients, value)
-
-    def gather(self) -> None:
-        """Stack anew what the simulators have, where each of them goes its own way."""
-        if self.method.remembers:
-            self.state, self.memory = stacked(self.simulators, self.simulators[0].w.device)
 
 
 def stacked(simulators: Sequence[Simulator], device: torch.device) -> tuple[ServerState, State]:
@@ -255,9 +258,8 @@ class Stack:
             weighed = group.server.weigh(WithProducts(one[:-1], one[-1], own, context), state, lr)
             assert weighed.coefficients is not None
             each.append(weighed.coefficients)
-            broadcast = moved(weighed.broadcast, self.device)
-            simulator.state = ServerState(weighed.rule, simulator.state.optimiser, broadcast)
-            simulator.remember(rows.ids, moved(weighed.memory, self.device))
+            new = ServerState(weighed.rule, simulator.state.optimiser, weighed.broadcast)
+            group.adopt(simulator, new, weighed.memory, rows.ids)
         weights[mine] = torch.stack(each).to(self.device)
         directions = torch.bmm(weights[mine].to(self.dtype)[:, None], self._gradients[mine])[:, 0]
         for r, simulator in enumerate(group.simulators):
@@ -279,8 +281,7 @@ class Stack:
             means = {key: value[r - group.runs.start] for key, value in group.means.items()}
             clients = Gathered(self._gradients[r], losses[r], means, context, simulator.access)
             update = group.server.update(clients, simulator.state, lr)
-            simulator.state = update.state
-            simulator.remember(batch.ids, update.memory)
+            group.adopt(simulator, update.state, update.memory, batch.ids)
             descend(self.W[r], update.direction, lr)
             if update.weights is not None:
                 weights[r] = update.weights
@@ -307,8 +308,6 @@ class Stack:
         slopes, sample_weights = [], []
         for group in self.groups:
             mine, method = group.runs, group.method
-            if not self.pooled and not group.together:
-                group.gather()
             if type(method.objective).losses is not CrossEntropy.losses:  # which has the closed form below
                 values[mine], slope = self._by_autograd(group, logits[mine], y[mine], rows)
                 slopes.append((mine, slope))
@@ -407,8 +406,7 @@ class Stack:
             group = Group(
                 first.server, members, runs, together, mapped, state, memory
             )  # fmt: skip
-            if group.together or self.pooled:
-                group.show()
+            group.show(rules=group.together or self.pooled)
             result.append(group)
             start = runs.stop
         return result

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from fairmean.engine.layers import conv, embedding, linear, norm  # noqa: F401 - their rules are registered
 from fairmean.engine.layers.by_autograd import by_autograd, tensors_of
 from fairmean.engine.layers.registry import rule_of, units
 from fairmean.engine.net import Net

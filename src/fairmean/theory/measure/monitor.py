@@ -21,7 +21,7 @@ from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.net import Net
 from fairmean.engine.paths.per_client import client_gradients
 from fairmean.engine.server import Update
-from fairmean.rules.context import Context, Means, bare_context
+from fairmean.rules.context import Context, Means
 from fairmean.rules.method import Method
 from fairmean.rules.products import pull
 from fairmean.theory.bounds import attack_radius, smoothness
@@ -94,7 +94,7 @@ class Monitor:
 
     def gradients(self, batch: Batch, context: Context) -> tuple[Tensor, Tensor, Means]:
         """Every client's gradient, loss, and what it measured."""
-        out, self._spare = self._spare, None
+        out, self._spare, self._context = self._spare, None, context
         if out is None or len(out) != len(batch.clients):
             out = self.net.flat.new_empty(len(batch.clients), len(self.net.flat))
         with self.net.passes():
@@ -153,7 +153,7 @@ class Monitor:
         clean = torch.empty_like(sent)
         with self.net.passes():
             batch = replace(self._clean[1], key=batch.key)
-            context = bare_context(batch.sizes)
+            context = self._context.only(torch.tensor(places, device=batch.x.device))
             client_gradients(self.net, batch, self._chunk, self.method, context, self._capture, clean)
         values["poisoned_distance"] = _norms(sent - mean).max()
         values["clean_distance"] = _norms(clean - mean).max()
