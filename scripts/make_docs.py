@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairmean.rules.mixing import MIXINGS
-from fairmean.rules.named import USUAL, Named, named_methods
-from fairmean.rules.objectives import OBJECTIVES
+from fairmean.rules.named import Named, method, named_methods, telling
 from fairmean.rules.round import Rung
-from fairmean.rules.scales import SCALES
+from fairmean.rules.travels import Item, Travels, travels
 
 INTRODUCTION = """\
 A client sends v_i = s_i g_i, scaled by its own statistics; the server turns the n messages into a direction d, and
@@ -26,6 +25,21 @@ COST = {
 }
 
 
+TRAVELS = """\
+In every round the server sends the model, d numbers, and each client that takes part sends a message of d numbers. The
+table says what else is sent, and what stays where it is; where something is more than one number, its size stands in
+brackets. A *divisor* is a number by whose sum the server divides the sum of the messages: s_i in the normalised form,
+the sample count m_i where clients count by their samples. From rung 1 on a rule may look at losses, although not every
+rule does.
+
+On the sum rung the server learns sums over clients, and nothing of a single client. A method can do more there than
+scale gradients. Its clients may add small vectors to their messages, such as the shares of their labels. The server
+makes something of the sum of these vectors and sends it to all clients along with the next model. No method on this
+page does so, but [a scale of your own](add-a-method.md#a-scale) can.
+
+`fairmean list methods NAME` shows the same for one method, which may also be a composed one or your own."""
+
+
 def paragraph(documented: object) -> str:
     """A docstring as one paragraph."""
     return " ".join((documented.__doc__ or "").split())
@@ -34,15 +48,34 @@ def paragraph(documented: object) -> str:
 def section(name: str, named: Named) -> str:
     """One method."""
     rule = named.rule
-    parts: list[object] = [OBJECTIVES[named.objective]] if named.objective != USUAL else []
-    parts += [SCALES[named.scale]] if named.scale != "none" else []
-    if named.aggregator != "mean" or not parts:
-        parts.append(rule)
+    parts = telling(named.objective, named.scale, [], named.aggregator)
     hyper = ", ".join(f"`{key} = {value}`" for key, value in named.hyper.items())
     lines = [f"### `{name}`", "", *(f"{paragraph(part)}\n" for part in parts), f"*Use it:* {named.when}  "]
     lines += [f"*Hyper-parameters:* {hyper}.  "] if hyper else []
     lines += [f"*Assumes:* {rule.assumes}.  "] if rule.assumes else []
     return "\n".join([*lines, f"*Reference:* {named.reference}."])
+
+
+def row(moved: Travels) -> str:
+    """What travels, in the cells of a table."""
+    groups = (moved.client_sends, moved.client_measures, moved.server_sends, moved.server_remembers)
+    return " | ".join(map(cell, groups))
+
+
+def cell(items: list[Item]) -> str:
+    """Names with their sizes; a single number needs none."""
+    return ", ".join(item.name if item.numbers == 1 else f"{item.name} ({item.numbers})" for item in items)
+
+
+def what_travels() -> list[str]:
+    """One row for all methods of a rung that are alike."""
+    alike: dict[tuple[Rung, str], list[str]] = {}
+    for name in named_methods():
+        one = method(name)
+        alike.setdefault((one.rung, row(travels(one))), []).append(f"`{name}`")
+    header = "| rung | methods | a client sends | it measures for itself | the server sends | the server remembers |"
+    rows = [f"| {int(rung)} | {', '.join(names)} | {cells} |" for (rung, cells), names in sorted(alike.items())]
+    return [header, "|---|---|---|---|---|---|", *rows]
 
 
 def page() -> str:
@@ -61,6 +94,7 @@ def page() -> str:
     for rung in Rung:
         names = ", ".join(f"`{name}`" for name, named in methods.items() if named.rule.rung == rung)
         text.append(f"| {int(rung)} | {rung.sees} | {names} | {COST[rung]} |")
+    text += ["", "## What travels", "", *TRAVELS.splitlines(), "", *what_travels()]
     for rung in Rung:
         text += ["", f"## Rung {int(rung)}: {rung.sees}"]
         for name, named in methods.items():

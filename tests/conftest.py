@@ -16,6 +16,7 @@ from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.rules.mixing import MIXINGS
 from fairmean.rules.named import PAIRS
 from fairmean.rules.objectives import OBJECTIVES
+from fairmean.rules.optimisers import OPTIMISERS
 from fairmean.rules.scales import SCALES
 
 torch.set_num_threads(1)  # the work is tiny, and sums must not depend on what else the machine does
@@ -64,7 +65,7 @@ def forget_modules(tmp_path, monkeypatch):
 @pytest.fixture
 def registries():
     """What a test registers is gone after it."""
-    kept = [(registry, dict(registry)) for registry in (AGGREGATORS, MIXINGS, OBJECTIVES, SCALES, PAIRS)]
+    kept = [(registry, dict(registry)) for registry in (AGGREGATORS, MIXINGS, OBJECTIVES, OPTIMISERS, SCALES, PAIRS)]
     yield
     for registry, before in kept:
         registry.clear()

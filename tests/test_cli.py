@@ -290,7 +290,7 @@ def test_own_model(capsys, here):
         ["dance"],
         ["list", "nothing"],
         ["run", "--fast"],
-        ["list", "methods", "x=1"],
+        ["list", "methods", "mean", "x=1"],
         ["compare", "--method"],
         ["data"],
     ],

@@ -147,10 +147,15 @@ class Method:
         )
 
     def rehearse(self, classes: int) -> dict[str, torch.Size]:
-        """Ask the client's side everything once, about made-up samples of two clients; raise if an answer is wrong.
+        """Ask the client's side everything once; raise if an answer is wrong.
 
         So a mistake shows before anything is written. Returned is what is measured, and the shape of one value of it.
         """
+        measured, _ = self.rehearsal(classes)
+        return {key: value.shape[1:] for key, value in measured.items()}
+
+    def rehearsal(self, classes: int) -> tuple[State, Report]:
+        """What two clients measure of made-up samples, row by row, and what they report."""
         logits = torch.linspace(-1, 1, 3 * classes, dtype=torch.float64).view(3, classes).requires_grad_()
         y, context = torch.arange(3) % classes, self.made_up_context(classes)
         with self._blaming("objective", self.objective), torch.enable_grad():
@@ -168,7 +173,7 @@ class Method:
         f = losses.detach()[[0, 2]].abs()
         report = self.report(f, {key: value.detach()[[0, 2]].double() for key, value in measured.items()}, context)
         self.next_broadcast({key: value.sum(0) for key, value in report.side.items()}, report.scales, context.broadcast)
-        return {key: value.shape[1:] for key, value in measured.items()}
+        return measured, report
 
     def measure(self, logits: Tensor, y: Tensor, context: Context) -> State:
         """What clients measure of every row at the broadcast model, by name."""

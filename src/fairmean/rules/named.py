@@ -43,11 +43,18 @@ class Named:
     @property
     def equation(self) -> str:
         """The first lines of the docstrings of its parts: the rule itself."""
-        parts: list[Any] = [OBJECTIVES[self.objective]] if self.objective != USUAL else []
-        parts += [SCALES[self.scale]] if self.scale != "none" else []
-        if self.aggregator != "mean" or not parts:
-            parts.append(self.rule)
+        parts = telling(self.objective, self.scale, [], self.aggregator)
         return "; ".join((part.__doc__ or "").strip().splitlines()[0].rstrip(".") for part in parts)
+
+
+def telling(objective: str, scale: str, pre: Sequence[str], aggregator: str) -> list[Any]:
+    """The classes whose docstrings say what a method does: its parts, without those that change nothing."""
+    parts: list[Any] = [OBJECTIVES[objective]] if objective != USUAL else []
+    parts += [SCALES[scale]] if scale != "none" else []
+    parts += [MIXINGS[one] for one in pre]
+    if aggregator != "mean" or not parts:
+        parts.append(AGGREGATORS[aggregator].rule)
+    return parts
 
 
 PAIRS = {

@@ -8,20 +8,28 @@ from typing import Any
 from fairmean import data
 from fairmean.data.partitions import PARTITIONS
 from fairmean.data.poisoning import ATTACKS
+from fairmean.errors import unknown
 from fairmean.models import MODELS
 from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.rules.hyper import hyper_parameters
 from fairmean.rules.mixing import MIXINGS
-from fairmean.rules.named import named_methods
+from fairmean.rules.named import PAIRS, USUAL, named_methods, telling
 from fairmean.rules.objectives import OBJECTIVES
 from fairmean.rules.optimisers import OPTIMISERS
 from fairmean.rules.scales import SCALES
+from fairmean.rules.travels import CLASSES, Item, travels
+from fairmean.runs.config import gather, parse
+from fairmean.runs.study import spec
 
 Rows = list[dict[str, Any]]
 
 
 def _first_line(thing: Any) -> str:
     return (thing.__doc__ or "").strip().splitlines()[0]
+
+
+def _paragraph(thing: Any) -> str:
+    return " ".join((thing.__doc__ or "").replace("``", "").split())
 
 
 def methods() -> Rows:
@@ -124,3 +132,54 @@ CATALOGUE: dict[str, Callable[[], Rows]] = {
     "pre": mixings,
     "optimisers": optimisers,
 }
+
+
+def one(what: str, name: str) -> dict[str, Any]:
+    """One row of a catalogue; of a method, more than its row."""
+    if what == "methods":
+        return one_method(name)
+    rows = {row["name"]: row for row in CATALOGUE[what]()}
+    if name not in rows:
+        raise unknown(what.removesuffix("s"), name, rows)
+    return rows[name]
+
+
+def one_method(text: str) -> dict[str, Any]:
+    """All there is to say about a method, which is written as for ``compare``: ``fairmean+nnm+cwtm:kappa=4:f=1``."""
+    config = parse(gather(None, spec(text, "method"))).method
+    method, named = config.build(), named_methods().get(config.name)
+    scale, pre, aggregator = config.parts
+    objective = config.objective or (named.objective if named else USUAL)
+    traffic = travels(method)
+    return {
+        "name": method.name,
+        "rule": [_paragraph(part) for part in telling(objective, scale, pre, aggregator)],
+        "when": named.when if named else "",
+        "hyper-parameters": method.hyper,
+        "parts": {"objective": objective, "scale": scale, "pre": pre, "aggregator": aggregator},
+        "reference": named.reference if named else _references(scale, aggregator),
+        "rung": int(method.rung),
+        "server sees": method.rung.sees,
+        "assumes": method.assumes,
+        "travels": {
+            "classes": CLASSES,
+            "a client sends": _items(traffic.client_sends),
+            "needs": traffic.needs,
+            "the server sends": _items(traffic.server_sends),
+            "a client measures for itself": _items(traffic.client_measures),
+            "a client remembers": _items(traffic.client_remembers),
+            "the server remembers": _items(traffic.server_remembers),
+        },
+    }
+
+
+def _references(scale: str, aggregator: str) -> str:
+    """Of a composed method: where its scale and its aggregator come from, as far as the registries know."""
+    found = [pair.reference for pair in PAIRS.values() if (pair.scale, pair.aggregator) == (scale, "mean")]
+    if aggregator != "mean" or scale == "none":
+        found.append(AGGREGATORS[aggregator].reference)
+    return "; ".join(found)
+
+
+def _items(items: list[Item]) -> Rows:
+    return [item._asdict() for item in items]

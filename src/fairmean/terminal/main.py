@@ -177,8 +177,15 @@ def _parser() -> argparse.ArgumentParser:
         "--together", type=int, metavar="N", help="runs at once; default: all that fit on a GPU, one on a CPU"
     )
 
-    lists = verbs.add_parser("list", help="what there is: methods, attacks, …")
-    lists.add_argument("what", choices=catalogue.CATALOGUE)
+    lists = verbs.add_parser(
+        "list",
+        help="what there is: methods, attacks, …; with a name, all about one of them",
+        description="List what there is. With a NAME, say all about one: of a method its rule, its hyper-parameters, "
+        "and what clients and server send and keep in a round.",
+        epilog="A method is written as for compare: fairmean list methods fairmean+nnm+cwtm:kappa=4:f=1",
+    )
+    lists.add_argument("what", choices=catalogue.CATALOGUE, metavar="WHAT", help=", ".join(catalogue.CATALOGUE))
+    lists.add_argument("name", nargs="?", metavar="NAME", help="one of them; without it, list all")
     lists.add_argument("--json", action="store_true", help="print as JSON")
     lists.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help=_IMPORT)
     lists.set_defaults(call=_list)
@@ -320,6 +327,11 @@ def _numbers(text: str | None) -> list[int] | None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
+    if arguments.name is not None:
+        facts = catalogue.one(arguments.what, arguments.name)
+        page = tables.method if arguments.what == "methods" else tables.record
+        print(to_json(facts) if arguments.json else page(facts))
+        return
     rows = catalogue.CATALOGUE[arguments.what]()
     print(to_json(rows) if arguments.json else tables.records(rows))
 

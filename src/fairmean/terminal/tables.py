@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairmean.runs.comparison_table import in_colour
 from fairmean.runs.config import Config
@@ -22,6 +24,61 @@ def records(rows: Sequence[dict[str, object]]) -> str:
         return text
     width = shutil.get_terminal_size().columns
     return "\n".join(line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())
+
+
+def record(row: Mapping[str, object]) -> str:
+    """One row of a catalogue, line by line; what is empty is left out."""
+    width = max(map(len, row)) + 2
+    lines = []
+    for key, value in row.items():
+        paragraphs = value if isinstance(value, list) else [_plain(value)]
+        labels = [key, *[""] * len(paragraphs)]
+        lines += [_hanging(f"{label:<{width}}", text) for label, text in zip(labels, paragraphs, strict=False) if text]
+    return "\n".join(lines)
+
+
+def method(facts: Mapping[str, Any]) -> str:
+    """One method: what it does, and what travels in a round."""
+    parts = facts["parts"]
+    pre = [f"pre-aggregation {name}" for name in parts["pre"]]
+    made_of = [f"objective {parts['objective']}", f"scale {parts['scale']}", *pre, f"aggregator {parts['aggregator']}"]
+    row = {
+        "name": facts["name"],
+        "rule": facts["rule"],
+        "use it": facts["when"],
+        "hyper-parameters": facts["hyper-parameters"],
+        "made of": " · ".join(made_of),
+        "the server sees": f"{facts['server sees']} (rung {facts['rung']})",
+        "assumes": facts["assumes"],
+        "reference": facts["reference"],
+    }
+    return f"{record(row)}\n\n{_travels(facts['travels'])}"
+
+
+def _travels(facts: Mapping[str, Any]) -> str:
+    """What is sent and kept in a round: names, sizes and meanings in columns."""
+    groups = {key: items for key, items in facts.items() if isinstance(items, list) and key != "needs"}
+    cells = [[item["name"], _counted(item["numbers"])] for items in groups.values() for item in items]
+    name, size = (max(len(row[k]) for row in cells) for k in (0, 1))
+    lines = [f"In a round, with d parameters, n clients and {facts['classes']} classes:"]
+    for key, items in groups.items():
+        lines += ["", f"{key}{'' if items else ': nothing'}"]
+        for item in items:
+            start = f"  {item['name']:<{name}}  {_counted(item['numbers']):<{size}}  "
+            lines.append(_hanging(start, item["about"]))
+        if key == "a client sends":
+            lines.append(_hanging("  ", " ".join(facts["needs"])))
+    return "\n".join(lines)
+
+
+def _counted(numbers: int | str) -> str:
+    return f"{numbers} number{'' if numbers == 1 else 's'}"
+
+
+def _hanging(start: str, text: str) -> str:
+    """A text after its label, at most 100 columns wide; its further lines begin where the first one does."""
+    lines = textwrap.wrap(text, max(100 - len(start), 30), break_on_hyphens=False)
+    return (start + f"\n{' ' * len(start)}".join(lines)).rstrip()
 
 
 def _plain(value: object) -> str:
