@@ -568,3 +568,13 @@ def test_a_warning_of_ours_is_one_line():
     assert "test_cli.py:7: UserWarning: odd" in cli._in_one_line("odd", UserWarning, __file__, 7)
     assert main(["list", "attacks"]) == 0
     assert warnings.formatwarning is cli._in_one_line
+
+
+def test_a_paper_of_ones_own_is_not_taken_for_ours(here):
+    """python -m fairmean has the working folder on its path: a paper.py there was executed."""
+    Path("paper.py").write_text("raise SystemExit('executed')")
+    command = [sys.executable, "-m", "fairmean", "reproduce", "--help"]
+    env = os.environ | {"PYTHONPATH": str(Path(fairmean.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert (done.returncode, "executed" in done.stderr) == (0, False)
+    assert "table1" in done.stdout

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairmean import Access, CoordinateRule, LossRule, Method, Scale, UserError, aggregate, compose, method
-from fairmean.rules.named import named_methods
+from fairmean.rules.named import named_methods, parse_method
 from fairmean.rules.round import Round
 from fairmean.rules.servers.means import Mean
 
@@ -207,3 +207,13 @@ def test_a_rule_that_misbehaves_is_named(what, says):
 def test_a_direction_of_the_wrong_length_names_its_rule():
     with pytest.raises(UserError, match=r"rule 'mine' .OddDirection. returned a tensor of shape \(1,\), not \(3,\)"):
         aggregate(Method("mine", Curious(), OddDirection()), G, F)
+
+def test_parts_beside_a_name():
+    """As in a comparison: what is given beside a name takes the place of that part."""
+    assert parse_method("fairmean+cwtm:f=2:pre=nnm") == compose("fairmean", "cwtm", "nnm", f=2)
+    assert method("fairmean", aggregator="cwtm", f=1) == compose("fairmean", "cwtm", f=1)
+    assert parse_method("qffl:scale=fairmean").scale == method("fairmean").scale
+    with pytest.raises(UserError, match="a method's name comes first"):
+        parse_method("fairmean:name=mean")
+    with pytest.raises(UserError, match="unknown scale 'fairmeen'"):
+        parse_method("mean:scale=fairmeen")

@@ -262,3 +262,17 @@ class TestInOneFile:
         with pytest.raises(UserError, match=says):
             fairmean.run(self.settings(own))
         assert not Path("runs").exists()
+
+
+@dataclass(frozen=True)
+class Whose(CrossEntropy):
+    """A loss that depends on whose a sample is."""
+
+    def losses(self, logits, y, context):
+        return F.cross_entropy(logits, y, reduction="none") * context.per_row(1 + context.sizes)
+
+
+def test_the_servers_own_samples_are_nobodys():
+    rule = Method("whose", METHODS["mean"].scale, fairmean.method("bant").aggregator, objective=Whose())
+    with pytest.raises(UserError, match="whose looks at samples that the server owns"):
+        simulate(draws()[0], rule, 1)

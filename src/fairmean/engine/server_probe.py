@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from fairmean.engine.descent import descend
 from fairmean.engine.net import Net
 from fairmean.engine.paths.per_client import broadcast_statistics
 from fairmean.engine.ranks import ALONE, World
+from fairmean.errors import UserError
 from fairmean.rules.context import Context
 from fairmean.rules.method import Method
 from fairmean.rules.round import Access
@@ -59,7 +61,14 @@ class Reach:
         assert y is not None
         with self._net.evaluating(), self._moved(direction, step), torch.no_grad():
             logits = self._net.model(self._net.layout(x))
-            return self._method.objective.losses(logits, y, self.context).mean().double()
+            context = replace(self.context, spread=self._of_nobody)
+            return self._method.objective.losses(logits, y, context).mean().double()
+
+    def _of_nobody(self, values: Tensor) -> Tensor:
+        raise UserError(
+            f"{self._method.name} looks at samples that the server owns, and its objective asks whose they are; "
+            "choose another objective, or a rule without clean data"
+        )
 
     @contextmanager
     def _moved(self, direction: Tensor | None, step: float) -> Iterator[None]:

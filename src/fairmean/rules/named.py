@@ -191,11 +191,26 @@ def method(name: str, **hyper: Any) -> Method:
     >>> method("fairmean", kappa=4).scale
     FairMean(kappa=4.0, tau=1.0)
     """
+    return _named(name, hyper)
+
+
+def _named(name: str, given: dict[str, Any]) -> Method:
     known = named_methods()
     if name not in known:
         raise unknown("method", name, known)
-    hyper = {"objective": known[name].objective} | hyper
-    return compose(known[name].scale, known[name].aggregator, name=name, **hyper)
+    return _assembled(name, known[name].scale, [], known[name].aggregator, known[name].objective, given)
+
+
+def _assembled(
+    name: str, scale: str, pre: Sequence[str], aggregator: str, objective: str, given: dict[str, Any]
+) -> Method:
+    """These parts, with what is given beside them put in their place; the rest of it are hyper-parameters."""
+    parts = {"scale": scale, "pre": pre, "aggregator": aggregator}
+    if "name" in given:
+        raise UserError(f"unknown hyper-parameter 'name' of {name}: a method's name comes first, without a key")
+    own = {key: given[key] for key in parts if key in given}
+    hyper = {key: value for key, value in given.items() if key not in (*parts, "objective")}
+    return compose(**parts | own, name=None if own else name, objective=given.get("objective", objective), **hyper)
 
 
 def parse_method(text: str) -> Method:
@@ -216,6 +231,5 @@ def parse_method(text: str) -> Method:
             hyper[key] = value
     parts = decompose(name) if name not in named_methods() else None
     if parts is None:
-        return method(name, **hyper)
-    scale, pre, aggregator = parts
-    return compose(scale, aggregator, pre, **hyper)
+        return _named(name, hyper)
+    return _assembled(name, *parts, USUAL, hyper)
