@@ -578,3 +578,12 @@ def test_a_paper_of_ones_own_is_not_taken_for_ours(here):
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
     assert (done.returncode, "executed" in done.stderr) == (0, False)
     assert "table1" in done.stdout
+
+
+def test_the_papers_verb_leaves_the_search_path_as_it_was(monkeypatch):
+    """Also where the checkout is first on it, as in a process that pytest or a user started there."""
+    checkout = str(Path(__file__).parents[1])
+    for path in ([checkout, *sys.path], [*sys.path, checkout], [p for p in sys.path if p != checkout]):
+        monkeypatch.setattr(sys, "path", list(path))
+        assert cli.papers_verb() is not None
+        assert sys.path == path

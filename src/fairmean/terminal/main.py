@@ -368,12 +368,12 @@ def papers_verb() -> Any:
     known = sys.modules.get("paper")
     if known is not None and checkout / "paper" not in map(Path, getattr(known, "__path__", [])):
         return None  # somebody else's module of that name is in use
-    if sys.path[:1] != [str(checkout)]:
-        sys.path.insert(0, str(checkout))  # first, so that a paper.py in the working folder is not taken for it
+    before = list(sys.path)
+    sys.path.insert(0, str(checkout))  # first, so that a paper.py in the working folder is not taken for it
     try:
         return importlib.import_module("paper.verb")
     finally:
-        sys.path.remove(str(checkout))
+        sys.path[:] = before
 
 
 def _no_paper(arguments: argparse.Namespace) -> None:
