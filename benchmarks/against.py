@@ -60,7 +60,7 @@ def tools(tree: str) -> Callable[[str, str], tuple[Callable[[], object], int]]:
         raise ImportError(name)
 
     Federation = first("Federation", "fairmean.data.federation", "fairmean.federation")  # where 0.2 has it, and 0.1
-    spec = first("spec", "fairmean.runs.study", "fairmean.study")
+    spec = first("spec", "fairmean.experiments.study", "fairmean.runs.study", "fairmean.study")
 
     if not Path(fairmean.__file__).resolve().is_relative_to(tree):
         raise SystemExit(f"fairmean was imported from {fairmean.__file__}, not from {tree}")

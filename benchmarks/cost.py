@@ -23,8 +23,8 @@ from torch import Tensor
 from fairmean import method
 from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Training
+from fairmean.experiments.study import spec
 from fairmean.models import Dropout, build
-from fairmean.runs.study import spec
 
 WORKLOADS = {
     "W1": ("10 clients × 64 samples, MLP", 10, 640, "mlp"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairmean.runs.study import Report, compare, label
+from fairmean.experiments.study import Report, compare, label
 from paper import paper
 from paper.grids import Grid, points
 

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.runs.statistics import Difference, holm, paired
+from fairmean.experiments.statistics import Difference, holm, paired
 from paper import paper
 from paper.paper import METRICS
 

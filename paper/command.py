@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from fairmean.runs.config import gather, parse
-from fairmean.runs.identity import resolve
-from fairmean.runs.run import build_simulator
-from fairmean.runs.study import Report, compare, label
+from fairmean.experiments.config import gather, parse
+from fairmean.experiments.identity import resolve
+from fairmean.experiments.run import build_simulator
+from fairmean.experiments.study import Report, compare, label
 from paper import calibration, figures, paper, render
 from paper.calibration import CHOSEN, PROTOCOL, Row
 

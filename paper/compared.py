@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from fairmean.runs.statistics import Difference, holm, paired
+from fairmean.experiments.statistics import Difference, holm, paired
 from paper.claims import CLAIMS, EQUAL, FASHION_MNIST_ONLY, QUESTIONS, Claim, Verdict, judge
 from paper.evidence import ATTACKS, Evidence
 from paper.paper import METRICS

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.runs.study import Report, compare, label
+from fairmean.experiments.study import Report, compare, label
 from paper.claims import ATTACKED, EQUAL, THREE_POISONED
 from paper.paper import METRICS
 from paper.tuning import SETTINGS, precision

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fairmean.errors import UserError, unknown
-from fairmean.runs.statistics import MISSING, available
-from fairmean.runs.study import Report
+from fairmean.experiments.statistics import MISSING, available
+from fairmean.experiments.study import Report
 from fairmean.text import columns
 from paper import evidence, page, pictures, tuning, words
 from paper.command import Say

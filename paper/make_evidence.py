@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fairmean.runs.config import literal
+from fairmean.experiments.config import literal
 from paper import evidence, tuning
 from paper.claims import THREE_POISONED
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fairmean.experiments.statistics import Difference, interval
 from fairmean.rules.named import named_methods
-from fairmean.runs.statistics import Difference, interval
 from paper import tuning
 from paper.claims import EQUAL, QUESTIONS, SEVEN, THREE_POISONED, Outcome
 from paper.compared import differences, family, verdicts

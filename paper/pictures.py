@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fairmean.runs.statistics import paired
+from fairmean.experiments.statistics import paired
 from paper.compared import differences
 from paper.evidence import ATTACKS, Evidence
 from paper.figures import plots, save

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairmean import data
 from fairmean.data import Dataset
-from fairmean.runs.study import Report, compare, label
+from fairmean.experiments.study import Report, compare, label
 from paper.grids import Grid, points
 from paper.paper import METRICS
 

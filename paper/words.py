@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairmean.errors import UserError
-from fairmean.runs.statistics import paired
+from fairmean.experiments.statistics import paired
 from paper.compared import verdicts
 from paper.evidence import Evidence
 

@@ -36,7 +36,7 @@ def cache(tmp_path, monkeypatch):
 def here(tmp_path, monkeypatch, cache):
     """An empty working folder, and an empty cache."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fairmean.runs.environment._commit", lambda: None)  # it starts a process
+    monkeypatch.setattr("fairmean.experiments.environment._commit", lambda: None)  # it starts a process
     return tmp_path
 
 

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from fairmean.engine import Simulator
+from fairmean.experiments.config import gather, parse
+from fairmean.experiments.identity import NUMERICS, resolve
+from fairmean.experiments.run import build_simulator
 from fairmean.rules.named import named_methods
-from fairmean.runs.config import gather, parse
-from fairmean.runs.identity import NUMERICS, resolve
-from fairmean.runs.run import build_simulator
 
 FILE = Path(__file__).with_name("golden.json")
 DIGITS = 1e-7

@@ -19,8 +19,8 @@ import fairmean
 from fairmean import data
 from fairmean.data.registry import SPECS
 from fairmean.data.sources import Source, UnavailableError
-from fairmean.runs.config import parse
-from fairmean.runs.events import Progress
+from fairmean.experiments.config import parse
+from fairmean.experiments.events import Progress
 from fairmean.terminal import main as cli
 from fairmean.terminal import starter
 from fairmean.terminal.catalogue import CATALOGUE
@@ -221,7 +221,7 @@ def test_bad_comparison(arguments, says, capsys, here, monkeypatch):
         raise AssertionError(f"a run was started with {config}")
 
     if "all 10 clients" not in says:  # that one shows when the clients are built
-        monkeypatch.setattr("fairmean.runs.study.run_to_an_end", ran)
+        monkeypatch.setattr("fairmean.experiments.study.run_to_an_end", ran)
     refused(capsys, here, ["compare", *QUICK, *arguments], *says)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairmean.errors import UserError
-from fairmean.runs.config import Config, gather, literal, parse, read, to_toml
+from fairmean.experiments.config import Config, gather, literal, parse, read, to_toml
 from fairmean.terminal.starter import TEXT
 
 

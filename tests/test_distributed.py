@@ -29,9 +29,9 @@ from fairmean.data.federation import build
 from fairmean.engine import Simulator, Training
 from fairmean.engine.ranks import ALONE, Ranks, World, borders
 from fairmean.errors import Lost, UserError
-from fairmean.runs.config import gather, parse
-from fairmean.runs.identity import resolve
-from fairmean.runs.run import run_config
+from fairmean.experiments.config import gather, parse
+from fairmean.experiments.identity import resolve
+from fairmean.experiments.run import run_config
 from fairmean.terminal.main import main, settings_of
 from tests.engine.test_paths import METHODS
 

@@ -154,8 +154,8 @@ def test_another_package_adds_a_method(tmp_path, monkeypatch, registries):
         "engine.one_round",
         "engine.server",
         "rules.optimisers",
-        "runs.study",
-        "runs.statistics",
+        "experiments.study",
+        "experiments.statistics",
         "engine.ranks",
     ],
 )

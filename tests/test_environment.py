@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from fairmean.runs import environment
+from fairmean.experiments import environment
 
 
 def test_the_commit_is_fairmeans_own(tmp_path, monkeypatch):

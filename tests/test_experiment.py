@@ -18,11 +18,11 @@ import torch
 
 import fairmean
 from fairmean.errors import Diverged, UserError
-from fairmean.runs import recorder, session
-from fairmean.runs import run as experiment
-from fairmean.runs.config import parse
-from fairmean.runs.events import Progress
-from fairmean.runs.metrics import METRICS, summarise
+from fairmean.experiments import recorder, session
+from fairmean.experiments import run as experiment
+from fairmean.experiments.config import parse
+from fairmean.experiments.events import Progress
+from fairmean.experiments.metrics import METRICS, summarise
 from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -11,8 +11,8 @@ from fairmean import UserError
 from fairmean.data import Dataset, load, store
 from fairmean.data.federation import build, inputs, poisoned_clients
 from fairmean.data.partitions import PARTITIONS, mirror, partition
+from fairmean.experiments.metrics import METRICS, summarise
 from fairmean.models import build as build_model
-from fairmean.runs.metrics import METRICS, summarise
 
 labels_of = st.integers(0, 2**31).map(lambda seed: np.random.default_rng(seed).integers(0, 10, 600))
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fairmean.runs.identity import NUMERICS
+from fairmean.experiments.identity import NUMERICS
 from tests.golden import FILE, differing, measured
 
 
@@ -20,8 +20,8 @@ def test_results_are_those_of_the_numerics_version(stored, tmp_path):
     assert stored["numerics"] == NUMERICS, "store the results of this version: python -m tests.golden"
     changed = differing(stored["results"], measured(tmp_path))
     assert not changed, (
-        f"fairmean gives other results for {sorted(changed)}. If that is meant, raise fairmean.runs.identity.NUMERICS, "
-        "so that stored runs are not taken for today's, and store the new results: python -m tests.golden"
+        f"fairmean gives other results for {sorted(changed)}. If that is meant, raise NUMERICS in "
+        "fairmean.experiments.identity, so that stored runs are not taken for today's, and store the new results: python -m tests.golden"
     )
 
 

@@ -16,11 +16,11 @@ import torch
 import fairmean
 from fairmean import LossRule, Scale, UserError, register, register_scale
 from fairmean.data import own as own_data
+from fairmean.experiments import identity
+from fairmean.experiments.config import parse
+from fairmean.experiments.identity import Sources, resolve
+from fairmean.experiments.study import plan
 from fairmean.rules.aggregator import AGGREGATORS
-from fairmean.runs import identity
-from fairmean.runs.config import parse
-from fairmean.runs.identity import Sources, resolve
-from fairmean.runs.study import plan
 from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.usefixtures("here", "forget_modules", "registries")

@@ -12,13 +12,13 @@ import torch
 
 import fairmean
 from fairmean.errors import Busy, Diverged, UserCodeError, UserError
-from fairmean.runs import session
-from fairmean.runs.config import parse
-from fairmean.runs.events import Run
-from fairmean.runs.folder import RunFolder
-from fairmean.runs.identity import folder_of, resolve
-from fairmean.runs.metrics import finished
-from fairmean.runs.recorder import Recorder
+from fairmean.experiments import session
+from fairmean.experiments.config import parse
+from fairmean.experiments.events import Run
+from fairmean.experiments.folder import RunFolder
+from fairmean.experiments.identity import folder_of, resolve
+from fairmean.experiments.metrics import finished
+from fairmean.experiments.recorder import Recorder
 from fairmean.terminal.main import main
 from fairmean.theory.measure.monitor import MEASURED
 

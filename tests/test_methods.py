@@ -208,6 +208,7 @@ def test_a_direction_of_the_wrong_length_names_its_rule():
     with pytest.raises(UserError, match=r"rule 'mine' .OddDirection. returned a tensor of shape \(1,\), not \(3,\)"):
         aggregate(Method("mine", Curious(), OddDirection()), G, F)
 
+
 def test_parts_beside_a_name():
     """As in a comparison: what is given beside a name takes the place of that part."""
     assert parse_method("fairmean+cwtm:f=2:pre=nnm") == compose("fairmean", "cwtm", "nnm", f=2)

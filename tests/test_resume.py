@@ -18,10 +18,10 @@ import torch
 
 import fairmean
 from fairmean.errors import Busy, Diverged, UserError
-from fairmean.runs import run as experiment
-from fairmean.runs import session
-from fairmean.runs.events import Progress
-from fairmean.runs.folder import RunFolder
+from fairmean.experiments import run as experiment
+from fairmean.experiments import session
+from fairmean.experiments.events import Progress
+from fairmean.experiments.folder import RunFolder
 from fairmean.terminal.main import main
 from tests.own import turns
 
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.usefixtures("here")
 CODE = """
 import sys, torch
 torch.set_num_threads(1)
-import fairmean.runs.session
-fairmean.runs.session.CHECKPOINT_SECONDS = 0.0
+import fairmean.experiments.session
+fairmean.experiments.session.CHECKPOINT_SECONDS = 0.0
 from fairmean.terminal.main import main
 sys.exit(main(sys.argv[1:]))
 """

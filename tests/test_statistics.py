@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from paper import evidence_command
 
 from fairmean.errors import UserError
-from fairmean.runs import statistics
-from fairmean.runs.statistics import holm, interval, p_value, paired, signed_ranks, t_quantile
-from fairmean.runs.study import Cell
+from fairmean.experiments import statistics
+from fairmean.experiments.statistics import holm, interval, p_value, paired, signed_ranks, t_quantile
+from fairmean.experiments.study import Cell
 
 # printed tables of Student's t: (degrees of freedom, t, two-sided p)
 T_TABLE = [
@@ -188,7 +188,7 @@ def test_without_scipy_no_page_of_evidence_is_written(tmp_path):
 def test_scipy_is_imported_when_used():
     """Not with the package; and an interval needs the special functions alone."""
     code = (
-        "import sys, fairmean, fairmean.terminal.main, fairmean.runs.statistics as s; assert s.available();"
+        "import sys, fairmean, fairmean.terminal.main, fairmean.experiments.statistics as s; assert s.available();"
         "assert not [m for m in sys.modules if m.split('.')[0] == 'scipy'];"
         "assert s.interval([1.0, 2.0]).half > 0; assert 'scipy.stats' not in sys.modules"
     )

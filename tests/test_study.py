@@ -12,11 +12,11 @@ import pytest
 
 from fairmean import compose, method
 from fairmean.errors import UserError
-from fairmean.runs.comparison_table import comparison
-from fairmean.runs.config import parse
-from fairmean.runs.metrics import METRICS
-from fairmean.runs.statistics import t_quantile
-from fairmean.runs.study import Cell, Comparison, compare, plan, spec
+from fairmean.experiments.comparison_table import comparison
+from fairmean.experiments.config import parse
+from fairmean.experiments.metrics import METRICS
+from fairmean.experiments.statistics import t_quantile
+from fairmean.experiments.study import Cell, Comparison, compare, plan, spec
 from fairmean.terminal import starter
 from fairmean.terminal.main import main
 
@@ -302,7 +302,7 @@ def test_a_comparison_is_not_computed_twice(capsys, own, monkeypatch):
     def build(*arguments):
         raise AssertionError("a run is computed again")
 
-    monkeypatch.setattr("fairmean.runs.run.build_simulator", build)
+    monkeypatch.setattr("fairmean.experiments.run.build_simulator", build)
     assert compared(capsys, *arguments) == first
 
 

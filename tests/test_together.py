@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from fairmean.errors import Busy, UserError
-from fairmean.runs import together
-from fairmean.runs.folder import RunFolder
-from fairmean.runs.metrics import METRICS
-from fairmean.runs.study import compare
+from fairmean.experiments import together
+from fairmean.experiments.folder import RunFolder
+from fairmean.experiments.metrics import METRICS
+from fairmean.experiments.study import compare
 
 pytestmark = pytest.mark.usefixtures("here")
 

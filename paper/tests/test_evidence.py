@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fairmean.errors import UserError
-from fairmean.runs.run import build_simulator
-from fairmean.runs.statistics import paired
-from fairmean.runs.study import plan
+from fairmean.experiments.run import build_simulator
+from fairmean.experiments.statistics import paired
+from fairmean.experiments.study import plan
 from fairmean.terminal.main import main
 from paper import claims, compared, evidence, evidence_command, page, tuning, verb, words
 from paper.claims import Claim, Comparison, judge

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fairmean.experiments.config import gather, parse
+from fairmean.experiments.study import plan
 from fairmean.rules.named import named_methods
-from fairmean.runs.config import gather, parse
-from fairmean.runs.study import plan
 from fairmean.terminal.main import main
 from paper import calibration, command, evidence, paper, render, tuning
 from paper.calibration import CHOSEN, GRIDS, Row, distance, nearest

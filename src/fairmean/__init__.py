@@ -7,6 +7,10 @@ from fairmean.engine.layers.registry import register_layer
 from fairmean.engine.one_round import aggregate, gathered
 from fairmean.engine.server import Server, ServerState, Update
 from fairmean.errors import Diverged, UserError
+from fairmean.experiments.advise import advise
+from fairmean.experiments.events import Checkpointed, Listener, RoundEnded, RunEnded, RunStarted
+from fairmean.experiments.run import Result, run
+from fairmean.experiments.study import Comparison, compare
 from fairmean.rules.aggregator import CoordinateRule, GramRule, LossRule, SumRule, register
 from fairmean.rules.context import Context
 from fairmean.rules.method import Method
@@ -15,10 +19,6 @@ from fairmean.rules.objectives import CrossEntropy, Objective, register_objectiv
 from fairmean.rules.optimisers import Optimiser, register_optimiser
 from fairmean.rules.round import Access, Round, Rung
 from fairmean.rules.scales import Scale, register_scale
-from fairmean.runs.advise import advise
-from fairmean.runs.events import Checkpointed, Listener, RoundEnded, RunEnded, RunStarted
-from fairmean.runs.run import Result, run
-from fairmean.runs.study import Comparison, compare
 from fairmean.theory.certificate import certify
 from fairmean.transform import dispersion, fair_objective, marginal_weight, phi, psi
 

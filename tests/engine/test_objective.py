@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 import fairmean
 from fairmean import CrossEntropy, Method, UserError, compose, method
+from fairmean.experiments.identity import resolve
 from fairmean.rules.scales import FairMean
 from fairmean.rules.servers.means import Mean
-from fairmean.runs.identity import resolve
 from fairmean.terminal.main import main
 from tests.engine.test_fleet import draws
 from tests.engine.test_paths import Generalised, simulate
@@ -90,7 +90,7 @@ def test_an_edited_objective_is_another_run(own):
         Path("my_objective.py").write_text(text)
         fairmean.importing.import_module("my_objective")
         config = {"data": {"name": own}, "method": {"name": "fairmean", "objective": "gce"}}
-        hashes.add(resolve(fairmean.runs.config.parse(config)).hash())
+        hashes.add(resolve(fairmean.experiments.config.parse(config)).hash())
     assert len(hashes) == 2
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fairmean import CoordinateRule, Scale, dispersion, register, register_scale
 from fairmean.errors import Diverged, UserError
-from fairmean.runs import run as experiment
+from fairmean.experiments import run as experiment
 from fairmean.terminal.main import main
 from fairmean.theory import words
 from fairmean.theory.certificate import certify

@@ -12,8 +12,8 @@ from fairmean import dispersion
 from fairmean.data import load
 from fairmean.data.federation import build
 from fairmean.errors import UserError
+from fairmean.experiments import run as experiment
 from fairmean.models import build as build_model
-from fairmean.runs import run as experiment
 from fairmean.terminal.main import main
 from fairmean.theory.advice import down
 from fairmean.theory.measure.curvature import Curves, power_iteration, random_start

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from fairmean.errors import UserError
-from fairmean.runs import run as experiment
-from fairmean.runs.config import gather, parse
-from fairmean.runs.identity import resolve
-from fairmean.runs.run import build_simulator
-from fairmean.runs.study import compare
+from fairmean.experiments import run as experiment
+from fairmean.experiments.config import gather, parse
+from fairmean.experiments.identity import resolve
+from fairmean.experiments.run import build_simulator
+from fairmean.experiments.study import compare
 from fairmean.theory.certificate import read
 from fairmean.theory.measure.curvature import Curves, power_iteration, random_start
 from fairmean.theory.measure.monitor import MEASURED, Monitor

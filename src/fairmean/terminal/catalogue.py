@@ -9,6 +9,8 @@ from fairmean import data
 from fairmean.data.partitions import PARTITIONS
 from fairmean.data.poisoning import ATTACKS
 from fairmean.errors import unknown
+from fairmean.experiments.config import gather, parse
+from fairmean.experiments.study import spec
 from fairmean.models import MODELS
 from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.rules.hyper import hyper_parameters
@@ -18,8 +20,6 @@ from fairmean.rules.objectives import OBJECTIVES
 from fairmean.rules.optimisers import OPTIMISERS
 from fairmean.rules.scales import SCALES
 from fairmean.rules.travels import CLASSES, Item, travels
-from fairmean.runs.config import gather, parse
-from fairmean.runs.study import spec
 
 Rows = list[dict[str, Any]]
 

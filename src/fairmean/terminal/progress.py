@@ -10,7 +10,7 @@ import time
 from types import FrameType
 from typing import TextIO
 
-from fairmean.runs.events import Progress
+from fairmean.experiments.events import Progress
 
 _CLEAR = "\r\033[K"
 

@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairmean.runs.comparison_table import in_colour
-from fairmean.runs.config import Config
-from fairmean.runs.metrics import METRICS
-from fairmean.runs.run import Result, poisoned
-from fairmean.runs.study import Comparison
+from fairmean.experiments.comparison_table import in_colour
+from fairmean.experiments.config import Config
+from fairmean.experiments.metrics import METRICS
+from fairmean.experiments.run import Result, poisoned
+from fairmean.experiments.study import Comparison
 from fairmean.text import columns
 
 

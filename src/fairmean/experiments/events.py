@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.errors import UserError
-from fairmean.runs.config import Config
+from fairmean.experiments.config import Config
 from fairmean.theory.measure.monitor import MEASURED
 
 T = TypeVar("T")

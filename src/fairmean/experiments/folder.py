@@ -31,8 +31,8 @@ import numpy as np
 import torch
 
 from fairmean.errors import Busy, UserCodeError, UserError
-from fairmean.runs.config import Config, parse, to_toml
-from fairmean.runs.metrics import METRICS, summarise
+from fairmean.experiments.config import Config, parse, to_toml
+from fairmean.experiments.metrics import METRICS, summarise
 from fairmean.theory.measure.monitor import MEASURED, THEORY
 
 try:

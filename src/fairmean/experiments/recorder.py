@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairmean.runs.config import Config, to_toml
-from fairmean.runs.events import Checkpointed, Listener, RoundEnded, Run, RunEnded, RunStarted
-from fairmean.runs.folder import CLIENTS, RunFolder
+from fairmean.experiments.config import Config, to_toml
+from fairmean.experiments.events import Checkpointed, Listener, RoundEnded, Run, RunEnded, RunStarted
+from fairmean.experiments.folder import CLIENTS, RunFolder
 from fairmean.theory.measure.monitor import THEORY
 
 FLUSH_ROUNDS = 50

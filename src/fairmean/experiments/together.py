@@ -15,12 +15,12 @@ import torch
 from fairmean.engine import Simulator
 from fairmean.engine.fleet.fleet import Fleet, bytes_needed
 from fairmean.errors import Diverged, UserCodeError
-from fairmean.runs.config import Config
-from fairmean.runs.events import NOBODY, Audience, Progress, Raised, Report, hear
-from fairmean.runs.folder import RunFolder
-from fairmean.runs.identity import Sources, folder_of
-from fairmean.runs.recorder import FLUSH_ROUNDS
-from fairmean.runs.run import (
+from fairmean.experiments.config import Config
+from fairmean.experiments.events import NOBODY, Audience, Progress, Raised, Report, hear
+from fairmean.experiments.folder import RunFolder
+from fairmean.experiments.identity import Sources, folder_of
+from fairmean.experiments.recorder import FLUSH_ROUNDS
+from fairmean.experiments.run import (
     blaming_the_model,
     build_federation,
     build_simulator,
@@ -29,7 +29,7 @@ from fairmean.runs.run import (
     run_to_an_end,
     summary_of,
 )
-from fairmean.runs.session import CHECKPOINT_SECONDS, Session, found
+from fairmean.experiments.session import CHECKPOINT_SECONDS, Session, found
 
 _CHECKPOINT_SHARE = 0.01  # of the time, at most, goes into checkpoints
 _MEMORY_SHARE = 0.6

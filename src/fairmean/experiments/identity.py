@@ -25,7 +25,7 @@ from fairmean.rules.registry import source_of
 from fairmean.user_modules import module_digest
 
 if TYPE_CHECKING:
-    from fairmean.runs.config import Config
+    from fairmean.experiments.config import Config
 
 NUMERICS = 1
 """Raise this when fairmean gives other results for the same config: results stored before are then not taken for

@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from fairmean.engine.ranks import World
 from fairmean.errors import UserError
+from fairmean.experiments.comparison_table import comparison
+from fairmean.experiments.config import Config, MethodConfig, assign, gather, literal, parse, unknown_key
+from fairmean.experiments.events import NOBODY, Audience, Listener, Progress, unwrapping
+from fairmean.experiments.folder import RunFolder
+from fairmean.experiments.identity import Sources, folder_of, resolve
+from fairmean.experiments.metrics import METRICS
+from fairmean.experiments.run import TRUST, run_to_an_end
+from fairmean.experiments.statistics import interval
+from fairmean.experiments.together import run_together
 from fairmean.rules.method import Method
 from fairmean.rules.named import USUAL, named_methods
 from fairmean.rules.objectives import OBJECTIVES
-from fairmean.runs.comparison_table import comparison
-from fairmean.runs.config import Config, MethodConfig, assign, gather, literal, parse, unknown_key
-from fairmean.runs.events import NOBODY, Audience, Listener, Progress, unwrapping
-from fairmean.runs.folder import RunFolder
-from fairmean.runs.identity import Sources, folder_of, resolve
-from fairmean.runs.metrics import METRICS
-from fairmean.runs.run import TRUST, run_to_an_end
-from fairmean.runs.statistics import interval
-from fairmean.runs.together import run_together
 
 Planned = tuple[str, str, Config]
 Report = Callable[[int, int, str, Progress], None]

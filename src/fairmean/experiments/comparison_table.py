@@ -8,10 +8,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from fairmean.runs import statistics
+from fairmean.experiments import statistics
 
 if TYPE_CHECKING:
-    from fairmean.runs.study import Cell, Comparison
+    from fairmean.experiments.study import Cell, Comparison
 
 _LOST = "†"
 SHOWN = (("average", "avg", max), ("variance", "var", min), ("worst", "worst", max))

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fairmean import models
 from fairmean.engine import Simulator, Step
 from fairmean.errors import Diverged, Lost
-from fairmean.runs.config import Config
-from fairmean.runs.environment import environment
-from fairmean.runs.events import (
+from fairmean.experiments.config import Config
+from fairmean.experiments.environment import environment
+from fairmean.experiments.events import (
     Audience,
     Progress,
     Raised,
@@ -28,10 +28,10 @@ from fairmean.runs.events import (
     hear,
     read_only,
 )
-from fairmean.runs.folder import RunFolder
-from fairmean.runs.identity import folder_of
-from fairmean.runs.metrics import finished, summarise
-from fairmean.runs.recorder import Recorder
+from fairmean.experiments.folder import RunFolder
+from fairmean.experiments.identity import folder_of
+from fairmean.experiments.metrics import finished, summarise
+from fairmean.experiments.recorder import Recorder
 from fairmean.theory.measure.monitor import Monitor
 from fairmean.theory.oscillation import Swing
 from fairmean.theory.premises import premises

@@ -20,12 +20,12 @@ from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.ranks import ALONE, World, check_device
 from fairmean.engine.simulator import memory
 from fairmean.errors import Diverged, Lost, UserCodeError, UserError
+from fairmean.experiments.config import Config, gather, parse
+from fairmean.experiments.events import NOBODY, Audience, Listener, Report, unwrapping
+from fairmean.experiments.folder import CLIENTS, RunFolder
+from fairmean.experiments.identity import Sources, folder_of, resolve
+from fairmean.experiments.session import Follower, Session, found
 from fairmean.importing import failure, frame_in
-from fairmean.runs.config import Config, gather, parse
-from fairmean.runs.events import NOBODY, Audience, Listener, Report, unwrapping
-from fairmean.runs.folder import CLIENTS, RunFolder
-from fairmean.runs.identity import Sources, folder_of, resolve
-from fairmean.runs.session import Follower, Session, found
 
 TRUST = 500  # clean test samples given to a server that must own some, at most a tenth of them
 

@@ -16,13 +16,13 @@ from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.engine.precision import PRECISIONS
 from fairmean.errors import UserError, nearest, unknown
+from fairmean.experiments.identity import run_hash
 from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.rules.hyper import as_float, at_least, hyper_parameters, within
 from fairmean.rules.method import Method
 from fairmean.rules.named import USUAL, compose, decompose, named_methods
 from fairmean.rules.optimisers import Optimiser, optimiser
 from fairmean.rules.scales import SCALES
-from fairmean.runs.identity import run_hash
 
 
 @dataclass(frozen=True)
