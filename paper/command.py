@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from fairmean.experiments.building import build_simulator
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import resolve
-from fairmean.experiments.run import build_simulator
 from fairmean.experiments.study import Report, compare, label
 from paper import calibration, figures, paper, render
 from paper.calibration import CHOSEN, PROTOCOL, Row

@@ -9,6 +9,7 @@ from fairmean.engine.server import Server, ServerState, Update
 from fairmean.errors import Diverged, UserError
 from fairmean.experiments.advise import advise
 from fairmean.experiments.events import Checkpointed, Listener, RoundEnded, RunEnded, RunStarted
+from fairmean.experiments.reading import Run, load, runs
 from fairmean.experiments.run import Result, run
 from fairmean.experiments.study import Comparison, compare
 from fairmean.rules.aggregator import CoordinateRule, GramRule, LossRule, SumRule, register
@@ -39,6 +40,7 @@ __all__ = [
     "Result",
     "Round",
     "RoundEnded",
+    "Run",
     "RunEnded",
     "RunStarted",
     "Rung",
@@ -57,6 +59,7 @@ __all__ = [
     "dispersion",
     "fair_objective",
     "gathered",
+    "load",
     "marginal_weight",
     "method",
     "phi",
@@ -67,6 +70,7 @@ __all__ = [
     "register_optimiser",
     "register_scale",
     "run",
+    "runs",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is said there is shown where the user wants it

@@ -64,11 +64,14 @@ def linear(shape: Shape, classes: int) -> nn.Module:
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear}
 
 
-def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | None = None) -> nn.Module:
+def build(
+    name: str, shape: Shape, classes: int, seed: int, example: Tensor | None = None, plain: bool = False
+) -> nn.Module:
     """The model called ``name``, initialised from its own random stream; 'auto' is the paper's choice for the data.
 
     ``package.module:factory`` is called with (input shape, number of classes), or with nothing if it takes no argument,
-    and what it returns is tried out on ``example``, some inputs.
+    and what it returns is tried out on ``example``, some inputs. A ``plain`` model is given as it was made, with
+    PyTorch's own dropout, for use outside the engine.
     """
     if name == "auto":
         name = "cnn" if len(shape) == 3 and shape[0] == 3 else "mlp"
@@ -88,6 +91,8 @@ def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | No
             model = call(name, what, *(shape, classes)[: min(takes, 2)])
     if not isinstance(model, nn.Module):
         raise UserCodeError(f"model.name = '{name}' returned a {type(model).__name__}, not a torch.nn.Module")
+    if plain:
+        return model
     for label, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise UserError(

@@ -10,9 +10,9 @@ from typing import Any
 
 from fairmean import models
 from fairmean.errors import UserError
+from fairmean.experiments.building import blaming_the_model, build_federation
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import Sources, resolve
-from fairmean.experiments.run import blaming_the_model, build_federation
 from fairmean.theory.advice import Advice
 from fairmean.theory.estimate import curves, estimate
 from fairmean.theory.measure.monitor import constants

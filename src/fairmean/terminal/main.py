@@ -22,11 +22,12 @@ from fairmean.engine import ranks as distributed
 from fairmean.engine.ranks import ALONE, LOST, World
 from fairmean.errors import Busy, Diverged, Lost, UserError
 from fairmean.experiments.advise import SAMPLES, advise
+from fairmean.experiments.building import build_simulator
 from fairmean.experiments.comparison_table import comparison
 from fairmean.experiments.config import gather, literal, parse, to_toml
 from fairmean.experiments.folder import to_json
 from fairmean.experiments.identity import Sources, folder_of, resolve
-from fairmean.experiments.run import build_simulator, run_resolved
+from fairmean.experiments.run import run_resolved
 from fairmean.experiments.study import MOST_RUNS, Comparison, compare_planned, plan, resolved, spread
 from fairmean.importing import import_module
 from fairmean.rules.named import named_methods

@@ -8,10 +8,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fairmean.experiments.building import poisoned
 from fairmean.experiments.comparison_table import in_colour
 from fairmean.experiments.config import Config
 from fairmean.experiments.metrics import METRICS
-from fairmean.experiments.run import Result, poisoned
+from fairmean.experiments.reading import Run
 from fairmean.experiments.study import Comparison
 from fairmean.text import columns
 
@@ -125,7 +126,7 @@ def _assumptions(result: Comparison) -> str:
     return "".join(f"{text}: {', '.join(methods)}\n" for text, methods in groups.items())
 
 
-def run(result: Result) -> str:
+def run(result: Run) -> str:
     """One finished run."""
     s = result.summary
     method = result.config.method
