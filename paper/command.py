@@ -16,7 +16,6 @@ from fairmean.experiments.study import Report, compare, label
 from paper import calibration, figures, paper, render
 from paper.calibration import CHOSEN, PROTOCOL, Row
 
-WHAT = ("table1", "table2", "fig1", "fig2")
 DELTAS = (0.0, 0.1, 0.2, 0.3)
 QUICK: dict[str, Any] = {"data.name": "fashion-mnist-mini", "train.rounds": 3, "train.batch": 0, "model.name": "linear"}
 """Embedded data, a few rounds: shows that everything works, and nothing else."""

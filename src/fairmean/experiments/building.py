@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, cast
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from fairmean import data, models
 from fairmean.data import federation
 from fairmean.data.federation import Federation
+from fairmean.data.scaling import unscaled
 from fairmean.engine import Simulator, Training
 from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.ranks import ALONE, World
@@ -28,7 +30,10 @@ TRUST = 500  # clean test samples given to a server that must own some, at most 
 def build_federation(config: Config, loaded: data.Dataset | None = None, like: Federation | None = None) -> Federation:
     """The clients and their data; ``loaded`` and ``like`` save work when there are many runs on the same data."""
     part, attack = config.partition, config.attack
-    loaded = loaded or Sources().dataset(config.data.name, config.data.path)
+    loaded = loaded or Sources().dataset(config.data.name, config.data.path, config.data.scale)
+    hint = unscaled(loaded, own_model=config.model.name not in ("auto", *models.MODELS))
+    if hint:
+        warnings.warn(hint, stacklevel=2)
     trust = config.data.trust or (TRUST if "trust" in config.method.build().aggregator.requires else 0)
     return federation.build(
         loaded,
@@ -61,7 +66,7 @@ def build_simulator(
 ) -> Simulator:
     """Everything a run needs in memory; ``clients`` saves building the federation again."""
     if clients is None:
-        loaded = (sources or Sources()).dataset(config.data.name, config.data.path)
+        loaded = (sources or Sources()).dataset(config.data.name, config.data.path, config.data.scale)
         clients = build_federation(config, loaded)
     with blaming_the_model(config.model.name):
         return _simulator(config, clients, world)

@@ -221,12 +221,11 @@ class Run:
         model = self.model() if model is None else model
         clients = build_federation(self.config)
         like = next(model.parameters())
+        parts = [slice(start, start + _ROWS) for start in range(0, len(clients.test_y), _ROWS)]
+        x, y = clients.test_x, clients.test_y
         with torch.no_grad():
-            hits = [
-                (model(x.to(like)).argmax(1) == y.to(like.device)).cpu()
-                for x, y in zip(clients.test_x.split(_ROWS), clients.test_y.split(_ROWS), strict=True)
-            ]
-        total = np.concatenate([[0], np.cumsum(torch.cat(hits).numpy())])
+            hits = [(model(x[part].to(like)).argmax(1).cpu() == y[part]).numpy() for part in parts]
+        total = np.concatenate([[0], np.cumsum(np.concatenate(hits)) if hits else []])
         with np.errstate(invalid="ignore"):  # a client without test data
             return np.asarray(100.0 * np.diff(total[clients.test_offsets]) / np.diff(clients.test_offsets))
 

@@ -15,6 +15,7 @@ from fairmean.experiments.config import Config, gather, parse
 from fairmean.experiments.events import NOBODY, Audience, Listener, Report, unwrapping
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of, resolve
+from fairmean.experiments.in_python import by_name
 from fairmean.experiments.reading import Run
 from fairmean.experiments.session import Follower, Session, found
 
@@ -34,11 +35,14 @@ def run(
 
     ``fairmean.run(seed=3, train={"rounds": 20}, **{"method.kappa": 2.0})``
 
+    Data may be arrays, ``data={"x_train": …, "y_train": …, "x_test": …, "y_test": …}``, and a model a module or a
+    function of input shape and number of classes that makes one, ``model=my_factory``.
+
     ``listeners`` are told what happens (see ``fairmean.Listener``); ``report`` is told after every round how far the
     run has come.
     """
     audience = Audience(listeners)
-    return run_config(parse(gather(config, overrides)), report, audience=audience)
+    return run_config(parse(gather(config, by_name(overrides))), report, audience=audience)
 
 
 def run_config(

@@ -23,7 +23,6 @@ from fairmean.experiments.events import (
     Raised,
     Report,
     RoundEnded,
-    Run,
     RunEnded,
     RunStarted,
     hear,
@@ -32,6 +31,7 @@ from fairmean.experiments.events import (
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import folder_of
 from fairmean.experiments.metrics import finished, summarise
+from fairmean.experiments.reading import Run
 from fairmean.experiments.recorder import Recorder
 from fairmean.theory.measure.monitor import Monitor
 from fairmean.theory.oscillation import Swing
