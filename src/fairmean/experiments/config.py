@@ -438,10 +438,10 @@ def gather(source: str | Path | Mapping[str, Any] | None, overrides: Mapping[str
     for key, value in overrides.items():
         assign(named, key, value)
     for section, usual in (("method", MethodConfig().name), ("server", ServerConfig().name)):
-        before, now = tree.get(section), named.get(section)
+        before, now = tree.get(section, {}), named.get(section, {})
         both = isinstance(before, dict) and isinstance(now, dict)
         if both and before.get("name", usual) != now.get("name", before.get("name", usual)):
-            del tree[section]
+            tree.pop(section, None)
     for key, value in overrides.items():
         assign(tree, key, value)
     return tree
