@@ -9,28 +9,35 @@ from typing import Any
 import numpy as np
 
 from fairmean.data import in_memory, own, store
-from fairmean.data.dataset import Dataset
+from fairmean.data.dataset import UNNAMED, Columns, Dataset
 from fairmean.data.formats import Arrays
 from fairmean.data.registry import SPECS, Spec
 from fairmean.data.sources import Progress, acquire
 from fairmean.errors import UserError, unknown
 
-__all__ = ["Dataset", "describe", "get", "load", "path"]
+__all__ = ["Columns", "Dataset", "describe", "get", "load", "path"]
 
 Named = str | Path | None
 
 
-def load(name: str, path: Named = None, download: bool = True, progress: Progress | None = None) -> Dataset:
+def load(
+    name: str,
+    path: Named = None,
+    download: bool = True,
+    progress: Progress | None = None,
+    columns: Columns = UNNAMED,
+) -> Dataset:
     """The data set: from ``path`` if given, else the cache, else wherever it can be had.
 
-    ``name`` is a known name, a .npz file, a folder of .npy files or ``package.module:function``.
+    ``name`` is a known name, a .npz file, a folder of .npy files or ``package.module:function``; ``columns`` says how
+    to read what is no array yet.
     """
     if in_memory.is_kept(name):
         return in_memory.load(name)
     if name not in SPECS and own.is_own(name):
         if path is not None:
             raise UserError(f"data.path '{path}' does not go with your own data '{name}': leave it out")
-        return own.load(name)
+        return own.load(name, columns)
     spec = _spec(name)
     if path is not None:
         arrays = _read(name, Path(path))

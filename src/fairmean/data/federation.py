@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fairmean.data.dataset import Dataset
 from fairmean.data.partitions import mirror, partition
-from fairmean.data.poisoning import ATTACKS, choose
+from fairmean.data.poisoning import ATTACKS, Labels, choose
+from fairmean.data.tasks import TASKS, Task, task
 from fairmean.errors import UserError
 from fairmean.randomness import generator
 
@@ -24,7 +25,8 @@ class Federation:
     """Samples sorted by client: client i owns rows ``offsets[i]:offsets[i+1]`` (and likewise for the test data).
 
     ``y`` holds the labels as each client sees them; ``dynamic`` marks rows whose label a poisoned client sets anew at
-    every step, to the class the current model finds least likely. ``rows`` and ``test_rows`` are the samples' places in
+    every step, to the class the current model finds least likely. ``classes`` is the number of classes (of tokens, for
+    next-token prediction). ``rows`` and ``test_rows`` are the samples' places in
     the data set. ``trust_x``, ``trust_y``: clean test samples that the server owns, in no client's test data. ``split``
     tells how the samples were divided.
     """
@@ -46,11 +48,20 @@ class Federation:
     trust_x: Tensor | None = None
     trust_y: Tensor | None = None
     split: tuple[Any, ...] = ()
+    task: Task = TASKS["classification"]
+    target_spread: float = 1.0
+    client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     @property
     def clients(self) -> int:
-        """n."""
+        """n, the number of clients."""
         return len(self.offsets) - 1
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model returns for a sample."""
+        return self.task.outputs(self.classes)
 
     @property
     def sizes(self) -> Index:
@@ -96,7 +107,9 @@ def poisoned_clients(n: int, clients: int | list[int], fraction: float | None, p
 
 
 def inputs(x: NDArray[Any], mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """uint8 images to normalised float32, channels first; float arrays as they are."""
+    """uint8 images to normalised float32, channels first; float arrays and tokens as they are."""
+    if x.dtype == np.int64:
+        return torch.from_numpy(np.ascontiguousarray(x))
     if x.dtype != np.uint8:
         return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
     table = np.arange(256, dtype=np.float32) / 255  # one look-up per pixel: (x/255 − mean)/std
@@ -148,19 +161,24 @@ def build(
         )
     owner, test_owner = (np.repeat(np.arange(clients), np.diff(at)) for at in (offsets, test_offsets))
 
-    rule = ATTACKS[attack]
-    if attack != "none" and data.classes < 2:
+    rule, what = ATTACKS[attack], task(data.task)
+    if attack not in what.attacks:
+        raise UserError(
+            f"attack.name = '{attack}': is not for {what.name}, which '{data.name}' is; use {', '.join(what.attacks)}"
+        )
+    if attack != "none" and what.has_classes and data.classes < 2:
         raise UserError(f"attack.name = '{attack}': the data '{data.name}' has one class, there is no other label")
     poisoned = np.array([], dtype=np.int64) if attack == "none" or poisoned is None else poisoned
     regular = ~np.isin(np.arange(clients), poisoned)
-    relabel = rule.make(data.classes, generator(seed, "poisoning"), source, target) if rule.make else None
+    relabel = rule.make(_labels(data, source, target), generator(seed, "poisoning")) if rule.make else None
     labels, own = [], []
     for name, whose, clean in (
         ("train", owner, data.train_y[rows]),
         ("test", test_owner, data.test_y[test_rows]),
     ):
         chosen = choose(whose, poisoned, rho, generator(seed, "poisoned samples", name))
-        labels.append((clean, np.where(chosen, relabel(clean), clean) if relabel else clean))
+        wrong = relabel(clean, whose) if relabel else clean
+        labels.append((clean, np.where(chosen.reshape(-1, *[1] * (clean.ndim - 1)), wrong, clean)))
         own.append(torch.from_numpy(chosen) if rule.dynamic else None)
     (clean_y, y), (test_y, test_own_y) = labels
 
@@ -194,13 +212,18 @@ def build(
         trust_x=inputs(data.test_x[trusted], data.mean, data.std) if trust else None,
         trust_y=torch.from_numpy(data.test_y[trusted]) if trust else None,
         split=split,
+        task=what,
+        target_spread=data.target_spread,
+        client_names=data.client_names,
+        class_names=data.class_names,
     )
 
 
 def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str, Any]) -> tuple[Index, Index]:
     if name != "given":
-        owner = partition(name, data.train_y, clients, seed, **options)
-        return owner, mirror(owner, data.train_y, data.test_y, clients)
+        train, test = _kinds(data)
+        owner = partition(name, train, clients, seed, **options)
+        return owner, mirror(owner, train, test, clients)
     if data.train_clients is None:
         raise UserError(f"partition.name = 'given': the data '{data.name}' brings no client ids (clients_train)")
     owner = data.train_clients
@@ -227,4 +250,22 @@ def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str
                 f"data '{data.name}': clients_test names client {data.test_clients.max()}, there are {clients}"
             )
         return owner, data.test_clients
-    return owner, mirror(owner, data.train_y, data.test_y, clients)
+    return owner, mirror(owner, *_kinds(data), clients)
+
+
+def _kinds(data: Dataset) -> tuple[Index, Index]:
+    """What a partition looks at: the class of every sample; the tenth in which a number lies; nothing of sequences."""
+    if data.task == "regression":
+        edges = np.quantile(data.train_y, np.linspace(0, 1, 11)[1:-1])
+        return np.digitize(data.train_y, edges), np.digitize(data.test_y, edges)
+    if data.train_y.ndim > 1:
+        return np.zeros(len(data.train_y), np.int64), np.zeros(len(data.test_y), np.int64)
+    return np.asarray(data.train_y, np.int64), np.asarray(data.test_y, np.int64)
+
+
+def _labels(data: Dataset, source: int, target: int) -> Labels:
+    """What an attack may know of the labels."""
+    if data.task != "regression":
+        return Labels(data.classes, source, target)
+    y = data.train_y.astype(np.float64)
+    return Labels(data.classes, source, target, float(y.mean()), float(y.std()))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairmean.data import store
-from fairmean.data.dataset import Dataset
+from fairmean.data.dataset import UNNAMED, Columns, Dataset
 from fairmean.data.registry import SPECS
 from fairmean.errors import UserError
 from fairmean.importing import call
@@ -37,8 +37,8 @@ def is_function(name: str) -> bool:
     return name not in SPECS and bool(IMPORT_PATH.fullmatch(name)) and not store.expanded(name).exists()
 
 
-def load(name: str) -> Dataset:
-    """Read and check the user's data."""
+def load(name: str, columns: Columns = UNNAMED) -> Dataset:
+    """Read and check the user's data; ``columns`` says what is what where it is no array yet."""
     file = store.expanded(name)
     if is_function(name):
         made = call(name, f"data '{name}'")

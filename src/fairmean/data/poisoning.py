@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,41 +12,73 @@ from numpy.typing import NDArray
 from fairmean.errors import UserError
 
 Index = NDArray[np.int64]
-Relabel = Callable[[Index], Index]
+Targets = NDArray[Any]
+Relabel = Callable[[Targets, Index], Targets]
+"""(clean targets, the owner of each) to wrong ones. Where a sample is not chosen, its target stays as it was."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a relabelling rule may know: the number of classes, two classes, the middle and the spread of numbers."""
+
+    classes: int
+    source: int = 0
+    target: int = 1
+    middle: float = 0.0
+    spread: float = 1.0
 
 
 @dataclass(frozen=True)
 class Attack:
-    """A relabelling rule; ``make(classes, random, source, target)`` draws what is shared by all poisoned clients."""
+    """A relabelling rule; ``make(labels, random)`` draws what is shared by all poisoned clients."""
 
     summary: str
-    make: Callable[[int, np.random.Generator, int, int], Relabel] | None
+    make: Callable[[Labels, np.random.Generator], Relabel] | None
     dynamic: bool = False
 
 
-def _pairwise(classes: int, random: np.random.Generator, source: int, target: int) -> Relabel:
-    return lambda y: classes - 1 - y
+def _pairwise(labels: Labels, random: np.random.Generator) -> Relabel:
+    return lambda y, owner: labels.classes - 1 - y
 
 
-def _random(classes: int, random: np.random.Generator, source: int, target: int) -> Relabel:
-    return lambda y: (y + random.integers(1, classes, size=y.shape)) % classes
+def _random(labels: Labels, random: np.random.Generator) -> Relabel:
+    return lambda y, owner: (y + random.integers(1, labels.classes, size=y.shape)) % labels.classes
 
 
-def _random_class(classes: int, random: np.random.Generator, source: int, target: int) -> Relabel:
-    names = np.arange(classes)
+def _random_class(labels: Labels, random: np.random.Generator) -> Relabel:
+    names = np.arange(labels.classes)
     while True:  # a random permutation is a derangement with probability → 1/e
-        image = random.permutation(classes)
+        image = random.permutation(labels.classes)
         if (image != names).all():
-            return lambda y: image[y]
+            return lambda y, owner: image[y]
 
 
-def _targeted(classes: int, random: np.random.Generator, source: int, target: int) -> Relabel:
+def _targeted(labels: Labels, random: np.random.Generator) -> Relabel:
+    source, target, classes = labels.source, labels.target, labels.classes
     for key, value in (("source", source), ("target", target)):
         if not 0 <= value < classes:
             raise UserError(f"attack.{key} = {value}: must be a class, 0 … {classes - 1}")
     if source == target:
         raise UserError(f"attack.source = attack.target = {source}: a targeted flip needs two different classes")
-    return lambda y: np.where(y == source, target, y)
+    return lambda y, owner: np.where(y == source, target, y)
+
+
+def _sign(labels: Labels, random: np.random.Generator) -> Relabel:
+    return lambda y, owner: (2 * labels.middle - y).astype(y.dtype)
+
+
+def _shift(labels: Labels, random: np.random.Generator) -> Relabel:
+    return lambda y, owner: (y + 2 * labels.spread).astype(y.dtype)
+
+
+def _permutation(labels: Labels, random: np.random.Generator) -> Relabel:
+    def relabel(y: Targets, owner: Index) -> Targets:
+        order = np.lexsort([random.permutation(len(y)), owner])  # every client's samples in an order of chance
+        wrong = np.empty_like(y)
+        wrong[np.argsort(owner, kind="stable")] = y[order]
+        return wrong
+
+    return relabel
 
 
 ATTACKS: dict[str, Attack] = {
@@ -55,6 +88,9 @@ ATTACKS: dict[str, Attack] = {
     "random_class": Attack("one derangement of the classes, shared by the poisoned clients", _random_class),
     "targeted": Attack("class attack.source → attack.target", _targeted),
     "furthest": Attack("at every step, the class the current model finds least likely", None, dynamic=True),
+    "sign": Attack("numbers are mirrored at the mean of all: y → 2ȳ − y", _sign),
+    "permutation": Attack("a client's numbers are given to its samples in an order of chance", _permutation),
+    "shift": Attack("numbers are two standard deviations too large", _shift),
 }
 
 

@@ -35,7 +35,7 @@ def advise(
     wanted = parse(gather(config, overrides))
     sources = Sources()
     clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")), sources)
-    federation = build_federation(clean, sources.dataset(clean.data.name, clean.data.path, clean.data.scale))
+    federation = build_federation(clean, sources.dataset(clean.data))
     method = clean.method.build()
     if not method.objective.is_mean_cross_entropy:
         raise UserError(f"advise: knows the mean cross-entropy of a client, and {method.name} has another objective")

@@ -30,7 +30,7 @@ TRUST = 500  # clean test samples given to a server that must own some, at most 
 def build_federation(config: Config, loaded: data.Dataset | None = None, like: Federation | None = None) -> Federation:
     """The clients and their data; ``loaded`` and ``like`` save work when there are many runs on the same data."""
     part, attack = config.partition, config.attack
-    loaded = loaded or Sources().dataset(config.data.name, config.data.path, config.data.scale)
+    loaded = loaded or Sources().dataset(config.data)
     hint = unscaled(loaded, own_model=config.model.name not in ("auto", *models.MODELS))
     if hint:
         warnings.warn(hint, stacklevel=2)
@@ -66,7 +66,7 @@ def build_simulator(
 ) -> Simulator:
     """Everything a run needs in memory; ``clients`` saves building the federation again."""
     if clients is None:
-        loaded = (sources or Sources()).dataset(config.data.name, config.data.path, config.data.scale)
+        loaded = (sources or Sources()).dataset(config.data)
         clients = build_federation(config, loaded)
     with blaming_the_model(config.model.name):
         return _simulator(config, clients, world)

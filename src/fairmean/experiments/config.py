@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairmean.checks import as_float, at_least, within
+from fairmean.data.dataset import Columns
 from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
 from fairmean.data.scaling import SCALES
+from fairmean.data.tasks import TASKS
 from fairmean.errors import UserError, nearest, unknown
 
 if TYPE_CHECKING:  # imported where they are needed: a mistake in a key is told before PyTorch is imported
@@ -27,24 +29,44 @@ DTYPES = ("float64", "float32", "tf32", "bfloat16")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """``name``: a known data set, a .npz, a folder, or module:function; ``path``: where its files already are.
+    """``name``: a known data set, a file or folder of yours, or module:function; ``path``: where its files already are.
 
+    ``target``, ``client`` and ``split`` name columns of a table: what is predicted, whose row it is, and whether it is
+    for training or for testing ('train' or 'test'; without such a column, ``test`` is the fraction of each client's
+    rows that is). ``task`` 'auto': what the target looks like. ``validation``: the fraction of each client's training
+    samples that is held out, on which clients are then evaluated instead of on the test samples.
+    ``scale`` 'standard': every feature of float inputs is brought to 0 ± 1, by sums over the clients' training samples,
+    and so is the target of a regression; 'auto': for tables alone.
     ``sha256`` (of your own file or folder, or of what your function returned; filled in when left out) ties a run to
     the content it was made with.
-    ``scale`` 'standard': every feature of float inputs is brought to 0 ± 1, by sums over the clients' training samples.
     ``trust``: clean test samples that the server owns, left out of every client's test data; 0: as the method needs.
     """
 
     name: str = "fashion-mnist-mini"
     path: str | None = None
-    scale: str = "none"
+    target: str | None = None
+    client: str | None = None
+    split: str | None = None
+    task: str = "auto"
+    test: float = 0.2
+    validation: float = 0.0
+    scale: str = "auto"
     sha256: str | None = None
     trust: int = 0
+
+    @property
+    def columns(self) -> Columns:
+        """How to read what is no array yet."""
+        return Columns(self.target, self.client, self.split, self.task, self.test)
 
     def __post_init__(self) -> None:
         at_least("data.trust", self.trust, 0)
         if self.scale not in SCALES:
             raise unknown("data.scale", self.scale, SCALES)
+        if self.task not in ("auto", *TASKS):
+            raise unknown("data.task", self.task, ["auto", *TASKS])
+        within("data.test", self.test, 0.01, 0.9, "the fraction of each client's rows that is for testing")
+        within("data.validation", self.validation, 0, 0.9, "the fraction of each client's training samples held out")
 
 
 @dataclass(frozen=True)
@@ -147,6 +169,14 @@ class MethodConfig:
         if self.pre is not None:
             pre = [self.pre] if isinstance(self.pre, str) else self.pre
         return self.scale or scale, pre, self.aggregator or aggregator
+
+    @property
+    def has_usual_objective(self) -> bool:
+        """Whether the method leaves it to the task what a sample costs."""
+        from fairmean.rules.named import USUAL, named_methods
+
+        named = named_methods().get(self.name)
+        return named is None or named.objective == USUAL
 
     def build(self) -> Method:
         """The method itself."""
@@ -285,8 +315,9 @@ class Config:
         tree["run"] = {"eval_every": self.run.eval_every}
         if not self.theory:
             del tree["theory"]
-        if self.data.scale == "none":  # as it was before there was such a key
-            del tree["data"]["scale"]
+        for key, usual in _LATER.items():  # as it was before there were such keys
+            if tree["data"][key] in usual:
+                del tree["data"][key]
         if tree["server"] == {"name": "plain"}:  # as it was before there were server optimisers
             del tree["server"]
         from fairmean.experiments.identity import run_hash
@@ -294,6 +325,7 @@ class Config:
         return run_hash(tree)
 
 
+_LATER = {"scale": ("none", "auto"), "task": ("classification", "auto"), "test": (0.2,), "validation": (0.0,)}
 _PLAIN = {"seed": "int", "theory": "bool"}
 _SECTIONS = {f.name: f.default_factory for f in dataclasses.fields(Config) if f.name not in _PLAIN}
 

@@ -19,14 +19,17 @@ import torch
 
 from fairmean import data
 from fairmean.data import Dataset, own
-from fairmean.data.scaling import standardised
+from fairmean.data.registry import SPECS
+from fairmean.data.scaling import scaled, standardised
+from fairmean.data.tasks import task
 from fairmean.errors import UserError
 from fairmean.importing import import_module, import_name
+from fairmean.rules.named import USUAL as USUAL_OBJECTIVE
 from fairmean.rules.registry import source_of
 from fairmean.user_modules import module_digest
 
 if TYPE_CHECKING:
-    from fairmean.experiments.config import Config
+    from fairmean.experiments.config import Config, DataConfig
 
 NUMERICS = 1
 """Raise this when fairmean gives other results for the same config: results stored before are then not taken for
@@ -53,24 +56,27 @@ class Sources:
         self._digests: dict[str, str | None] = {}
         self._models: dict[str, str | None] = {}
 
-    def dataset(self, name: str, path: str | None = None, scale: str = "none") -> Dataset:
+    def dataset(self, asked: DataConfig) -> Dataset:
         """The data set, its inputs scaled if that is asked for; the last one is kept."""
-        if self._loaded is None or self._loaded[0] != (name, path):
-            self._loaded, self._scaled = ((name, path), data.load(name, path)), None
-            if self._digests.get(name) is not None and self._content(name) != self._digests[name]:
-                raise UserError(f"data '{name}' is not what it was when the command began; let it stay the same")
-        if scale == "none":
-            return self._loaded[1]
+        key = (asked.name, asked.path, asked.columns)
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded, self._scaled = (key, data.load(asked.name, asked.path, columns=asked.columns)), None
+            if self._digests.get(asked.name) is not None and self._content(asked.name) != self._digests[asked.name]:
+                raise UserError(f"data '{asked.name}' is not what it was when the command began; let it stay the same")
+        loaded = self._loaded[1]
+        if not scaled(asked.scale, loaded):
+            return loaded
         if self._scaled is None:
-            self._scaled = standardised(self._loaded[1])
+            self._scaled = standardised(loaded)
         return self._scaled
 
-    def digest(self, name: str, path: str | None = None) -> str | None:
+    def digest(self, asked: DataConfig) -> str | None:
         """The content of the user's own data; None for a data set known by name, whose content is published."""
+        name = asked.name
         if name not in self._digests:
             if own.is_function(name):
                 import_module(name.partition(":")[0], f"data '{name}'")
-                self.dataset(name, path)
+                self.dataset(asked)
             self._digests[name] = self._content(name)
         return self._digests[name]
 
@@ -93,12 +99,13 @@ class Sources:
 def resolve(config: Config, sources: Sources | None = None) -> Config:
     """Fill in what depends on the machine, on other keys or on the user's files: the config says what is really run."""
     sources = sources or Sources()
+    config = _as_the_data_is(config, sources)
     seed = config.seed if config.partition.seed is None else config.partition.seed
     resolved = replace(
         config,
         train=replace(config.train, device=_device(config.train.device)),
         partition=replace(config.partition, seed=seed),
-        data=replace(config.data, sha256=sources.digest(config.data.name, config.data.path)),
+        data=replace(config.data, sha256=sources.digest(config.data)),
         model=replace(config.model, sha256=sources.model(config.model.name)),
         method=replace(config.method, sha256=of_parts(config.method.build().parts)),
         server=replace(config.server, sha256=of_parts([config.server.build()])),
@@ -111,6 +118,27 @@ def resolve(config: Config, sources: Sources | None = None) -> Config:
                 f"= {given} of the config; leave {section}.sha256 out to run with what is there now"
             )
     return resolved
+
+
+def _as_the_data_is(config: Config, sources: Sources) -> Config:
+    """What is left to the data: the task, whether inputs are scaled, who the clients are, the objective.
+
+    Data sets that are known by name need not be loaded for that: they are images of classes, which nobody owns.
+    """
+    asked = config.data
+    if asked.name in SPECS:
+        if asked.task not in ("auto", "classification"):
+            raise UserError(f"data.task = '{asked.task}': '{asked.name}' is for classification")
+        return replace(config, data=replace(asked, task="classification", scale=asked.scale.replace("auto", "none")))
+    loaded = sources.dataset(asked)
+    what = task(loaded.task)
+    resolved = replace(asked, task=what.name, scale="standard" if scaled(asked.scale, loaded) else "none")
+    part, method = config.partition, config.method
+    if loaded.train_clients is not None and (asked.client is not None or part.name == "given"):
+        part = replace(part, name="given", clients=int(loaded.train_clients.max()) + 1)
+    if method.objective is None and method.has_usual_objective and what.objective != USUAL_OBJECTIVE:
+        method = replace(method, objective=what.objective)
+    return replace(config, data=resolved, partition=part, method=method)
 
 
 def folder_of(config: Config) -> Path:

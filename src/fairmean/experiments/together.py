@@ -83,8 +83,7 @@ def _draw(config: Config) -> tuple[Any, ...]:
     """Runs that sort together share rounds, then data, then clients and seed."""
     data, train = config.data, config.train
     lockstep = (train.rounds, config.run.eval_every)
-    source = (data.name, str(data.path), data.scale)
-    return (*lockstep, *source, train.dtype, config.model.name, str(config.partition), config.seed)
+    return (*lockstep, str(data), train.dtype, config.model.name, str(config.partition), config.seed)
 
 
 def _waves(
@@ -99,10 +98,10 @@ def _waves(
     most = min(most, _open_files())
     inputs: set[int] = set()
     for i, config in runs:
-        source = config.data.name, config.data.path, config.data.scale
+        source = config.data
         if like is not None and like[0] != source:
             like = None
-        clients = build_federation(config, sources.dataset(*source), like[1] if like else None)
+        clients = build_federation(config, sources.dataset(source), like[1] if like else None)
         try:
             simulator = build_simulator(config, clients)
         except UserCodeError as error:
