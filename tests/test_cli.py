@@ -387,7 +387,7 @@ NAMES = {
     "methods": {"mean", "fedavg", "qffl", "qffl-normalised", "fairmean", "fairmean-normalised"},
     "attacks": {"none", "pairwise", "random", "random_class", "targeted", "furthest"},
     "datasets": {"fashion-mnist-mini", "fashion-mnist", "cifar10"},
-    "models": {"mlp", "cnn", "linear", "module:factory"},
+    "models": {"mlp", "cnn", "linear", "resnet18", "transformer", "lstm", "module:factory"},
     "partitions": {"dirichlet", "iid", "shards", "given"},
 }
 

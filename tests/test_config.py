@@ -159,7 +159,13 @@ FULL = {
         "source": 2,
         "target": 5,
     },
-    "model": {"name": "mlp", "sha256": "fedcba9876543210"},
+    "model": {
+        "name": "mlp",
+        "weights": "before.safetensors",
+        "frozen": ["0", "encoder.*"],
+        "sha256": "fedcba9876543210",
+        "weights_sha256": "0123456789abcdef",
+    },
     "method": {"name": "fairmean", "kappa": 2.0, "tau": 0.5},
     "train": {
         "rounds": 9,

@@ -40,13 +40,13 @@ def import_name(name: str, what: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def call(function: str | Callable[..., Any], what: str, *arguments: Any) -> Any:
+def call(function: str | Callable[..., Any], what: str, *arguments: Any, **named: Any) -> Any:
     """Call a function of the user's, which may be named as ``package.module:function``."""
     name = function if isinstance(function, str) else what
     if isinstance(function, str):
         function = import_name(function, what)
     with _users_code(f"{name}()" if ":" in name else name), working_folder():
-        return function(*arguments)
+        return function(*arguments, **named)
 
 
 @contextmanager

@@ -26,9 +26,9 @@ class Federation:
 
     ``y`` holds the labels as each client sees them; ``dynamic`` marks rows whose label a poisoned client sets anew at
     every step, to the class the current model finds least likely. ``classes`` is the number of classes (of tokens, for
-    next-token prediction). ``rows`` and ``test_rows`` are the samples' places in
-    the data set. ``trust_x``, ``trust_y``: clean test samples that the server owns, in no client's test data. ``split``
-    tells how the samples were divided.
+    next-token prediction), and ``vocabulary`` how many different tokens there are in the whole data set, None where
+    inputs are no tokens. ``rows`` and ``test_rows`` are the samples' places in the data set. ``trust_x``, ``trust_y``:
+    clean test samples that the server owns, in no client's test data. ``split`` tells how the samples were divided.
     """
 
     x: Tensor
@@ -52,6 +52,7 @@ class Federation:
     target_spread: float = 1.0
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    vocabulary: int | None = None
 
     @property
     def clients(self) -> int:
@@ -216,6 +217,7 @@ def build(
         target_spread=data.target_spread,
         client_names=data.client_names,
         class_names=data.class_names,
+        vocabulary=_vocabulary(data),
     )
 
 
@@ -261,6 +263,14 @@ def _kinds(data: Dataset) -> tuple[Index, Index]:
     if data.train_y.ndim > 1:
         return np.zeros(len(data.train_y), np.int64), np.zeros(len(data.test_y), np.int64)
     return np.asarray(data.train_y, np.int64), np.asarray(data.test_y, np.int64)
+
+
+def _vocabulary(data: Dataset) -> int | None:
+    """How many different tokens the inputs may hold: 0 … the largest one, or as many as are predicted."""
+    if data.train_x.dtype != np.int64:
+        return None
+    predicted = data.classes if data.task == "next-token" else 1
+    return max(predicted, *(int(x.max(initial=0)) + 1 for x in (data.train_x, data.test_x)))
 
 
 def _labels(data: Dataset, source: int, target: int) -> Labels:

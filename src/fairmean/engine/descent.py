@@ -41,6 +41,11 @@ def flattened(direction: Direction) -> Tensor:
     return direction.flat() if isinstance(direction, InPlace) else direction
 
 
+def held(net: Net, direction: Direction) -> Direction:
+    """The direction as far as parameters are trained: zero for frozen ones, whatever a rule or an optimiser says."""
+    return direction if isinstance(direction, InPlace) else net.held(direction)
+
+
 def descend(w: Tensor, direction: Direction, lr: float | Tensor) -> None:
     """w ← w − lr·d, in place. A step size on the device (one for each row of w) stays there."""
     if isinstance(direction, InPlace):

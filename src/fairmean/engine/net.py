@@ -33,7 +33,8 @@ class Net:
 
     Gradients are wherever backward passes put them: in tensors of their own, which saves copying them, or, after
     ``aim``, in a flat vector. ``layers`` are the column slices of the modules that own parameters (weight and bias
-    together). Convolution weights lie in channels-last order, which is faster on CPUs and on tensor cores.
+    together). Convolution weights lie in channels-last order, which is faster on CPUs and on tensor cores. Parameters
+    that are frozen (requires_grad is False) are part of ``flat``, and their gradient is zero.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Net:
         self.move(self.flat)
         self._names = [name for name, _ in model.named_parameters()]
         self._leaves: list[Tensor] | None = None
+        self.trained = [parameter.requires_grad for parameter in parameters]
         self._owners = [name.rpartition(".")[0] for name, _ in model.named_parameters()]
         self.layers = self._layer_slices()
         self._dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
@@ -103,6 +105,16 @@ class Net:
         """Let backward passes add into this flat vector, until ``forget``."""
         for parameter, view in zip(self._parameters, self.views(grad), strict=True):
             parameter.grad = view
+
+    def held(self, direction: Tensor) -> Tensor:
+        """A flat direction with zeros for frozen parameters."""
+        if all(self.trained):
+            return direction
+        direction = direction.clone()
+        for part, trained in zip(self._slices, self.trained, strict=True):
+            if not trained:
+                direction[part] = 0
+        return direction
 
     def forget(self) -> None:
         """No gradient; the next backward pass makes new ones."""
@@ -199,7 +211,7 @@ class Net:
         sample = self.layout(x[:1].expand(2, *x.shape[1:]).contiguous())
         rows = torch.arange(2, device=x.device)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
-            F.log_softmax(self.logits(sample, rows, 0), 1)
+            F.log_softmax(self.logits(sample, rows, 0), -1)
         per_sample = max(1, sum(size for at, size in seen.items() if at not in own) // 2)
         room = _CUDA_CHUNK if x.device.type == "cuda" else _CPU_CHUNK
         most = 2**20 if x.device.type == "cuda" else 8192

@@ -75,7 +75,7 @@ class Reach:
         w = self._net.flat
         before = w.clone()
         if direction is not None:
-            descend(w, direction, step)
+            descend(w, self._net.held(direction), step)
         try:
             yield
         finally:

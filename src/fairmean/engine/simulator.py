@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fairmean.data.federation import Federation
 from fairmean.engine.batch import Batch, Feeder
 from fairmean.engine.cohort import Cohort, Gathered
-from fairmean.engine.descent import descend
+from fairmean.engine.descent import descend, held
 from fairmean.engine.evaluation import Evaluator
 from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.net import Net
@@ -186,7 +186,7 @@ class Simulator:
             update = self.server.update(self._cohort(t, steps, context), self.state, lr)
         if self.method.rung > Rung.LOSSES and isinstance(update.direction, Tensor):
             self.world.lead(update.direction)  # machines of another kind may round differently
-        descend(self.net.flat, update.direction, lr)
+        descend(self.net.flat, held(self.net, update.direction), lr)
         self.state = update.state
         self.remember(steps[0].ids, update.memory)
         return Step(clients, update.losses, update.weights, measured)

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairmean import models
 from fairmean.errors import UserError
-from fairmean.experiments.building import blaming_the_model, build_federation
+from fairmean.experiments.building import blaming_the_model, build_federation, build_model
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import Sources, resolve
 from fairmean.theory.advice import Advice
@@ -43,8 +42,7 @@ def advise(
         raise UserError(f"advise: knows plain steps, and server.name = '{clean.server.name}'; use server.name=plain")
     kappa, tau = constants(method)
     with blaming_the_model(clean.model.name):
-        chosen = clean.model.name, federation.shape, federation.classes, clean.seed, federation.x[:1]
-        start = partial(models.build, *chosen)
+        start = partial(build_model, clean, federation)
         found = curves(start, federation, samples, clean.seed, clean.train.device)
         here, everywhere = estimate(found, kappa, tau, samples, tell), known(found.model, federation)
     if everywhere is not None:

@@ -10,6 +10,7 @@ from typing import Literal, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from fairmean import data, models
 from fairmean.data import federation
@@ -87,11 +88,26 @@ def blaming_the_model(name: str) -> Iterator[None]:
         raise UserCodeError(f"model '{name}' failed ({failure(error)})") from error
 
 
+def build_model(config: Config, clients: Federation) -> nn.Module:
+    """The model with the parameters that it begins with."""
+    return models.build(
+        config.model.name,
+        clients.shape,
+        clients.outputs,
+        config.seed,
+        clients.x[:1],
+        task=clients.task.name,
+        vocabulary=clients.vocabulary,
+        weights=config.model.weights,
+        frozen=config.model.patterns,
+    )
+
+
 def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
     train = config.train
     return Simulator(
         clients,
-        models.build(config.model.name, clients.shape, clients.classes, config.seed, clients.x[:1]),
+        build_model(config, clients),
         config.method.build(),
         Training(
             lr=train.lr,

@@ -120,13 +120,25 @@ class AttackConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """``mlp``, ``cnn``, ``linear``, ``auto`` (the paper's model for the data) or module:factory.
+    """``auto`` (the usual model for the data), one of fairmean's by name, or module:factory.
 
-    ``sha256``: of the source of your own model, filled in when left out.
+    ``weights``: a file of parameters to begin with, safetensors or a saved state_dict. ``frozen``: names, or patterns
+    such as 'encoder.*', of modules and parameters that are not trained.
+    ``sha256``: of the source of your own model, and ``weights_sha256``: of that file, filled in when left out.
     """
 
     name: str = "auto"
+    weights: str | None = None
+    frozen: int | str | list[int] | list[str] | None = None
     sha256: str | None = None
+    weights_sha256: str | None = None
+
+    @property
+    def patterns(self) -> list[str]:
+        """What is frozen, as texts: the layers of an ``nn.Sequential`` may be written as numbers."""
+        if self.frozen is None:
+            return []
+        return [str(part) for part in (self.frozen if isinstance(self.frozen, list) else [self.frozen])]
 
 
 @dataclass(frozen=True)

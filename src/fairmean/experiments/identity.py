@@ -3,6 +3,7 @@
 - the resolved config: every setting, also those that were left to their defaults or to the machine;
 - the content of the data that was used (a digest, or the published content of a data set known by name);
 - the source of every piece of the user's code that takes part: the model, the parts of the method, the optimiser;
+- the content of the file of weights with which the model begins;
 - ``NUMERICS``, the version of fairmean's own results.
 """
 
@@ -24,6 +25,7 @@ from fairmean.data.scaling import scaled, standardised
 from fairmean.data.tasks import task
 from fairmean.errors import UserError
 from fairmean.importing import import_module, import_name
+from fairmean.models import weights
 from fairmean.rules.named import USUAL as USUAL_OBJECTIVE
 from fairmean.rules.registry import source_of
 from fairmean.user_modules import module_digest
@@ -47,7 +49,7 @@ class Sources:
 
     What a user's function returns is asked for when the command begins, so data that has changed since the last one is
     seen, and every run of the command has the very data whose digest is in its config. (Files that the user's code
-    reads by itself, such as stored weights, are not known here.)
+    reads by itself are not known here.)
     """
 
     def __init__(self) -> None:
@@ -55,6 +57,7 @@ class Sources:
         self._scaled: Dataset | None = None
         self._digests: dict[str, str | None] = {}
         self._models: dict[str, str | None] = {}
+        self._weights: dict[str, str] = {}
 
     def dataset(self, asked: DataConfig) -> Dataset:
         """The data set, its inputs scaled if that is asked for; the last one is kept."""
@@ -95,6 +98,14 @@ class Sources:
             self._models[name] = module_digest(module)
         return self._models.get(name)
 
+    def weights(self, path: str | None) -> str | None:
+        """The content of a file of weights, as it was when the command began; None where there is none."""
+        if path is None:
+            return None
+        if path not in self._weights:
+            self._weights[path] = weights.digest(path)
+        return self._weights[path]
+
 
 def resolve(config: Config, sources: Sources | None = None) -> Config:
     """Fill in what depends on the machine, on other keys or on the user's files: the config says what is really run."""
@@ -106,7 +117,12 @@ def resolve(config: Config, sources: Sources | None = None) -> Config:
         train=replace(config.train, device=_device(config.train.device)),
         partition=replace(config.partition, seed=seed),
         data=replace(config.data, sha256=sources.digest(config.data)),
-        model=replace(config.model, sha256=sources.model(config.model.name)),
+        model=replace(
+            config.model,
+            frozen=config.model.patterns or None,
+            sha256=sources.model(config.model.name),
+            weights_sha256=sources.weights(config.model.weights),
+        ),
         method=replace(config.method, sha256=of_parts(config.method.build().parts)),
         server=replace(config.server, sha256=of_parts([config.server.build()])),
     )
@@ -117,6 +133,12 @@ def resolve(config: Config, sources: Sources | None = None) -> Config:
                 f"{section} '{getattr(config, section).name}': its {what} (sha256 {found}) is not the {section}.sha256 "
                 f"= {given} of the config; leave {section}.sha256 out to run with what is there now"
             )
+    given, found = config.model.weights_sha256, resolved.model.weights_sha256
+    if given not in (None, found):
+        raise UserError(
+            f"model.weights = '{config.model.weights}': its content (sha256 {found}) is not the model.weights_sha256 = "
+            f"{given} of the config; leave model.weights_sha256 out to begin with what is there now"
+        )
     return resolved
 
 

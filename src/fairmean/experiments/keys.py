@@ -35,8 +35,8 @@ class Section:
         return f"{self.name}.{key.name}" if self.name else key.name
 
 
-def _digest(what: str) -> Key:
-    return Key("sha256", None, f"digest of {what}; filled in by fairmean, and checked where it is given", example="…")
+def _digest(what: str, name: str = "sha256") -> Key:
+    return Key(name, None, f"digest of {what}; filled in by fairmean, and checked where it is given", example="…")
 
 
 SECTIONS = (
@@ -105,8 +105,16 @@ SECTIONS = (
         "model",
         "what is trained",
         (
-            Key("name", "auto", "mlp, cnn, linear, or module:factory; auto is the paper's choice", common=True),
+            Key(
+                "name",
+                "auto",
+                "mlp, cnn, linear, resnet18, transformer, lstm, or module:factory; auto: as the data asks for",
+                common=True,
+            ),
+            Key("weights", None, "a file of parameters to begin with: safetensors or a state_dict", example="my.pt"),
+            Key("frozen", None, "modules and parameters that are not trained, by name or pattern", example=["0"]),
             _digest("your own model's source"),
+            _digest("the file of weights", "weights_sha256"),
         ),
     ),
     Section(
@@ -165,7 +173,7 @@ def described() -> str:
     lines = []
     for section in SECTIONS:
         for key in section.keys:
-            if key.name != "sha256":
+            if not key.name.endswith("sha256"):
                 value = "" if key.default is None else f"={written(key.default)}"
                 lines.append(f"  {section.dotted(key) + value:<31} {key.about}")
     return "\n".join(lines)

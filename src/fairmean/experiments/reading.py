@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fairmean import models
+from fairmean.data.tasks import task
 from fairmean.engine.net import Net
 from fairmean.engine.precision import PRECISIONS
 from fairmean.errors import UserError
@@ -25,6 +26,7 @@ from fairmean.experiments.config import Config, parse
 from fairmean.experiments.folder import CLIENTS, RunFolder
 from fairmean.experiments.identity import Sources
 from fairmean.experiments.listing import DIRECTORY, Entry, entries, find
+from fairmean.models import weights
 from fairmean.theory.certificate import Certificate, certify
 from fairmean.theory.measure.monitor import THEORY
 
@@ -194,7 +196,8 @@ class Run:
     def model(self) -> nn.Module:
         """The trained model of the last checkpoint, on the CPU, in ``eval()`` mode, with parameters of its own.
 
-        A model of your own is built by your code as it is now, whose source must be that of the run.
+        A model of your own is built by your code as it is now, whose source must be that of the run. The file of
+        weights with which the run began is needed only if it holds more than parameters.
         """
         checkpoint = RunFolder(self.folder).load("cpu")
         if checkpoint is None:
@@ -206,8 +209,7 @@ class Run:
                 f"model '{name}' has changed since the run (its source was sha256 {wanted}, and is {source} now): put "
                 "the old source back to load the run's model"
             )
-        shape, classes = self._shape()
-        module = models.build(name, shape, classes, self.config.seed, plain=True)
+        module = self._untrained(name)
         net = Net(module, "cpu", PRECISIONS[self.config.train.dtype].dtype)
         if len(net.flat) != len(checkpoint["w"]):
             raise UserError(
@@ -229,18 +231,33 @@ class Run:
         parts = [slice(start, start + _ROWS) for start in range(0, len(clients.test_y), _ROWS)]
         x, y = clients.test_x, clients.test_y
         with torch.no_grad():
-            hits = [(model(x[part].to(like)).argmax(1).cpu() == y[part]).numpy() for part in parts]
+            hits = [(model(_as_for(like, x[part])).argmax(1).cpu() == y[part]).numpy() for part in parts]
         total = np.concatenate([[0], np.cumsum(np.concatenate(hits)) if hits else []])
         with np.errstate(invalid="ignore"):  # a client without test data
             return np.asarray(100.0 * np.diff(total[clients.test_offsets]) / np.diff(clients.test_offsets))
 
-    def _shape(self) -> tuple[tuple[int, ...], int]:
-        """The shape of an input, and the number of classes; of an older folder, from the data."""
-        facts = self._entry.facts
+    def _untrained(self, name: str) -> nn.Module:
+        """The model before training, without the weights that it began with, unless it has buffers."""
+        facts, asked = self._entry.facts, self.config.model
         if "input_shape" in facts:
-            return tuple(facts["input_shape"]), int(facts["classes"])
-        clients = build_federation(self.config)
-        return clients.shape, clients.classes
+            shape, classes, vocabulary = tuple(facts["input_shape"]), int(facts["classes"]), facts.get("vocabulary")
+            kind = task(facts.get("task", "classification"))  # an earlier version knew no other
+        else:  # a still older folder
+            clients = build_federation(self.config)
+            shape, classes, vocabulary, kind = clients.shape, clients.classes, clients.vocabulary, clients.task
+        outputs = kind.outputs(classes)
+        module = models.build(
+            name, shape, outputs, self.config.seed, plain=True, task=kind.name, vocabulary=vocabulary,
+            frozen=asked.patterns,
+        )  # fmt: skip
+        if asked.weights is not None and any(True for _ in module.buffers()):
+            if weights.digest(asked.weights) != asked.weights_sha256:
+                raise UserError(
+                    f"model.weights = '{asked.weights}': has changed since the run (its content was sha256 "
+                    f"{asked.weights_sha256}); put the old file back to load the run's model"
+                )
+            weights.load(module, name, asked.weights)
+        return module
 
     def _ended(self, what: str) -> None:
         if self.summary.get("status") != "finished":
@@ -259,6 +276,11 @@ class Run:
                 return dict(stored)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise UserError(f"'{self.folder / name}' cannot be read ({error})") from None
+
+
+def _as_for(like: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Inputs where the parameters are, and of their type unless they are tokens."""
+    return x.to(like) if x.is_floating_point() else x.to(like.device)
 
 
 def load(run: str | Path, directory: str | Path = DIRECTORY) -> Run:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairmean import models
 from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Step
 from fairmean.errors import Diverged, Lost
+from fairmean.experiments.building import build_model
 from fairmean.experiments.config import Config
 from fairmean.experiments.continuing import take_over
 from fairmean.experiments.environment import environment
@@ -75,9 +75,7 @@ class Session:
         self.metrics: dict[str, float] = {}
         self.ended: dict[str, Any] = {}
         self.t = 0
-        fed = simulator.federation
-        chosen = config.model.name, fed.shape, fed.classes, config.seed, fed.x[:1]
-        self.swing = Swing(simulator, partial(models.build, *chosen))
+        self.swing = Swing(simulator, partial(build_model, config, simulator.federation))
         if config.theory:
             simulator.watch(Monitor, self.every)
 
@@ -170,7 +168,12 @@ class Session:
             resumed=checkpoint is not None,
             environment=environment(simulator.w.device, simulator.world.size),
             partition={name: read_only(values) for name, values in _divided(fed).items()},
-            facts={"input_shape": list(fed.shape), "classes": fed.classes},
+            facts={
+                "input_shape": list(fed.shape),
+                "classes": fed.classes,
+                "task": fed.task.name,
+                "vocabulary": fed.vocabulary,
+            },
             premises=premises(simulator, self.config.train.dtype)
             if self.config.theory and checkpoint is None
             else None,

@@ -58,7 +58,7 @@ def attacks() -> Rows:
 
 def models() -> Rows:
     """Every model."""
-    own = {"name": "module:factory", "what": "your own: factory(input_shape, classes) -> nn.Module"}
+    own = {"name": "module:factory", "what": "your own: factory(input_shape, outputs) -> nn.Module"}
     return [*({"name": name, "what": _first_line(model)} for name, model in MODELS.items()), own]
 
 

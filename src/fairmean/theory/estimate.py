@@ -85,8 +85,10 @@ def curves(
         if len(rows) > samples:
             rows = np.sort(generator(seed, "samples for curvature", i).choice(rows, samples, replace=False))
         index = torch.from_numpy(rows).to(federation.x.device)
-        dtype = torch.float32 if w is None else w.dtype
-        clients.append((federation.x[index].to(device, dtype), federation.y[index].to(device)))
+        x = federation.x[index].to(device)
+        if x.is_floating_point():  # tokens stay whole numbers
+            x = x.to(torch.float32 if w is None else w.dtype)
+        clients.append((x, federation.y[index].to(device)))
     return Curves(model, clients)
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from fairmean.engine.batch import Batch
 from fairmean.engine.cohort import Gathered, WithProducts
-from fairmean.engine.descent import Direction, descend
+from fairmean.engine.descent import Direction, descend, held
 from fairmean.engine.evaluation import Percent
 from fairmean.engine.fleet.vmapped_rule import vectorises, whole_rounds
 from fairmean.engine.paths.one_pass import OnePass
@@ -156,7 +156,7 @@ class Graphed:
             direction, weights, state, memory = tree_map(lambda value: value[0], answer)
             self._weights = weights if method.aggregator.linear else None
             self._keep(state, memory)
-            descend(simulator.w, direction, self._lr)
+            descend(simulator.w, held(net, direction), self._lr)
 
     def _keep(self, state: ServerState, memory: State) -> None:
         """What comes next, in place, where the graph reads it; some of a rule's state appears in the first round."""
@@ -174,7 +174,7 @@ class Graphed:
         state = simulator.state
         direction, optimiser = simulator.server.optimise(direction, self._weights, state.optimiser)
         simulator.state = state._replace(optimiser=optimiser)
-        descend(simulator.w, direction, self._step_size)
+        descend(simulator.w, held(simulator.net, direction), self._step_size)
 
     def _solve(self) -> None:
         """A rule on inner products, on the host, which is faster there."""
@@ -204,7 +204,7 @@ class Graphed:
         self._keep(ServerState({}, {}, update.state.broadcast), update.memory)
         simulator.state = update.state._replace(broadcast=simulator.state.broadcast)
         self._weights = update.weights
-        descend(simulator.w, update.direction, self._step_size)
+        descend(simulator.w, held(simulator.net, update.direction), self._step_size)
 
     def _put(self, batch: Batch) -> None:
         """This round's samples, where the graph reads them."""

@@ -26,16 +26,19 @@ def by_autograd(
 ) -> None:
     """``out[j][k]`` = the gradient of the layer's j-th parameter on client k's rows; ``inputs`` are (args, kwargs).
 
-    ``deltas`` are the gradients of the layer's outputs, None for an output that nobody uses.
+    ``deltas`` are the gradients of the layer's outputs, None for an output that nobody uses. Frozen parameters have the
+    gradient zero.
     """
-    parameters, used = list(layer.parameters()), [place for place, delta in enumerate(deltas) if delta is not None]
+    used = [place for place, delta in enumerate(deltas) if delta is not None]
+    trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     for k, rows in each_client(bounds):
         arguments, named = tree_map_only(Tensor, partial(_cut, rows=rows), inputs)
         with torch.enable_grad():
             outputs = tensors_of(layer.forward(*arguments, **named))  # not the call, whose hooks would see it
         chosen, given = [outputs[place] for place in used], [delta[rows] for delta in deltas if delta is not None]
-        gradients = torch.autograd.grad(chosen, parameters, given, allow_unused=True) if used else [None] * len(out)
-        for view, gradient in zip(out, gradients, strict=True):
+        gradients = iter(torch.autograd.grad(chosen, trained, given, allow_unused=True) if used and trained else ())
+        for view, parameter in zip(out, layer.parameters(), strict=True):
+            gradient = next(gradients, None) if parameter.requires_grad else None
             if gradient is None:
                 view[k].zero_()
             else:

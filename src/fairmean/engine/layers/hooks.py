@@ -30,13 +30,14 @@ class Seen(NamedTuple):
 
 
 class Capture:
-    """Records inputs and outputs of the layers during a forward pass."""
+    """Records inputs and outputs of the layers that are trained during a forward pass."""
 
     def __init__(self, net: Net) -> None:
         self._net = net
-        self._layers = units(net.model)
+        layers = units(net.model)
         place = {id(p): i for i, p in enumerate(net.model.parameters())}
-        self._places = {layer: [place[id(p)] for p in layer.parameters()] for layer in self._layers}
+        self._places = {layer: [place[id(p)] for p in layer.parameters()] for layer in layers}
+        self._layers = [layer for layer in layers if any(p.requires_grad for p in layer.parameters())]
         self._seen: dict[nn.Module, Seen] = {}
         self._plain: set[nn.Module] = set()
         self._twice = False
@@ -44,7 +45,7 @@ class Capture:
 
     def fits(self, x: Tensor) -> bool:
         """Whether this model's gradients can be had so: compared with autograd on two samples."""
-        places = [place for layer in self._layers for place in self._places[layer]]
+        places = [place for inside in self._places.values() for place in inside]
         if sorted(places) != list(range(len(list(self._net.model.parameters())))):
             return False  # a parameter that two layers share
         sample = self._net.layout(_two(x))
@@ -52,7 +53,7 @@ class Capture:
         got = torch.zeros(2, len(self._net.flat), device=x.device, dtype=self._net.flat.dtype)
         try:
             with self.recording():
-                value = self._net.logits(sample, rows, 0).square().sum(1)
+                value = self._net.logits(sample, rows, 0).square().flatten(1).sum(1)
                 written = any(seen.versions != [o._version for o in seen.outputs] for seen in self._seen.values())
                 if self._twice or written or len(self._seen) != len(self._layers):
                     return False
@@ -101,6 +102,9 @@ class Capture:
             if not self._by_rule(layer, seen, own, bounds, views):
                 with self._as_in_the_pass():
                     by_autograd(layer, seen.inputs, own, bounds, views)
+        for place, trained in enumerate(self._net.trained):
+            if not trained:
+                self._net.rows(out, place).zero_()
 
     def _by_rule(
         self, layer: nn.Module, seen: Seen, deltas: list[Tensor | None], bounds: list[int], out: list[Tensor]
@@ -128,4 +132,7 @@ def _two(x: Tensor) -> Tensor:
     """Two samples that differ; whole numbers, which may be names of things, stay among those that occur."""
     if len(x) > 1 and not torch.equal(x[0], x[1]):
         return x[:2]
+    if not x.is_floating_point():
+        other = (x != x[:1]).flatten(1).any(1).nonzero()[:1, 0]
+        return torch.cat([x[:1], x[other] if len(other) else x[:1]])
     return x[:1].expand(2, *x.shape[1:]) + torch.tensor([0.0, 1.0]).view(-1, *[1] * (x.dim() - 1)).to(x)

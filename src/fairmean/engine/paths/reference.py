@@ -36,7 +36,9 @@ def reference_cohort(
         w_k = w.clone()
         for step, batch in enumerate(steps):
             rows = batch.part(k, k + 1)
-            parameters = [view.clone().requires_grad_() for view in net.views(w_k)]
+            parameters = [
+                view.clone().requires_grad_(trained) for view, trained in zip(net.views(w_k), net.trained, strict=True)
+            ]
             net.mask(batch.rows[rows], batch.key)
             logits = functional_call(net.model, dict(zip(names, parameters, strict=True)), (batch.x[rows],))
             y = batch.y[rows]
@@ -44,10 +46,12 @@ def reference_cohort(
                 y = torch.where(batch.dynamic[rows], logits.detach().argmin(1), y)
             here = replace(own, spread=partial(_repeated, len(y)))
             loss = _client_loss(method, logits, y, here)
-            gradient = torch.empty_like(w_k)
-            parts = torch.autograd.grad(loss, parameters, allow_unused=True)
-            for view, part in zip(net.views(gradient), parts, strict=True):
-                view.copy_(torch.zeros_like(view) if part is None else part)
+            gradient = torch.zeros_like(w_k)
+            views = [view for view, trained in zip(net.views(gradient), net.trained, strict=True) if trained]
+            leaves = [leaf for leaf in parameters if leaf.requires_grad]
+            for view, part in zip(views, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+                if part is not None:
+                    view.copy_(part)
             if step == 0:
                 measured = method.measure(logits.detach(), y, here)
                 losses.append(loss.detach().double())

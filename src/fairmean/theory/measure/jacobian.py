@@ -20,7 +20,7 @@ _FEW = 8  # of them, where it is costly
 
 def probes(x: Tensor) -> Tensor:
     """Places of the samples with the largest inputs, in order."""
-    size: Tensor = x.flatten(1).norm(dim=1)
+    size: Tensor = (x if x.is_floating_point() else x.double()).flatten(1).norm(dim=1)
     return size.topk(min(PROBES, len(size))).indices.sort().values
 
 

@@ -1,0 +1,258 @@
+"""The models that come with fairmean: shapes for every task, and every path equal to the reference, frozen or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fairmean import Method, method
+from fairmean.data import Dataset
+from fairmean.data.federation import build as build_federation
+from fairmean.engine import Simulator, Training
+from fairmean.engine.net import Net
+from fairmean.models import MODELS, build
+from fairmean.rules.optimisers import optimiser
+from fairmean.rules.scales import Unscaled
+from fairmean.rules.servers.means import Mean
+
+SMALL = {"mlp": (2, 3), "linear": (5,), "cnn": (3, 16, 16), "resnet18": (3, 8, 8)}
+TOKENS = ("transformer", "lstm")
+RULES = {
+    "one pass": method("fairmean"),
+    "losses": method("term"),
+    "inner products": method("krum", f=1),
+    "coordinates": method("cwtm", f=1),
+}
+
+
+def tokens(length=5, vocabulary=7, classes=3, n=48):
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, vocabulary, size=(n, length))
+    x[0], x[1] = 0, 0  # alike, which must not look like a model that mixes samples
+    x[2, 0] = vocabulary - 1
+    return Dataset("tokens", x, np.arange(n) % classes, x[:12], np.arange(12) % classes, classes)
+
+
+def images(shape=(3, 8, 8), n=24):
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((n, *shape)).astype(np.float32)
+    return Dataset("images", x, np.arange(n) % 3, x[:6], np.arange(6) % 3, 3)
+
+
+def clients_of(data, n=4):
+    return build_federation(
+        data, clients=n, partition_options={"min_size": 3}, attack="pairwise", poisoned=np.array([3])
+    )
+
+
+def made(name, fed, **options):
+    return build(name, fed.shape, fed.outputs, 3, fed.x[:1], vocabulary=fed.vocabulary, **options)
+
+
+def trained(fed, make, rule, engine="fast", rounds=2, optimiser_name="plain", **training):
+    room = training.pop("room", None)
+    chosen = Training(**{"lr": 0.05} | training)
+    simulator = Simulator(
+        fed, make(), rule, chosen, dtype=torch.float64, engine=engine, chunk=10, room=room,
+        optimiser=optimiser(optimiser_name),
+    )  # fmt: skip
+    for t in range(rounds):
+        simulator.step(t)
+    return simulator
+
+
+def same(one, other):
+    return (one.w - other.w).norm() <= 1e-9 * other.w.norm()
+
+
+# Shapes
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+@pytest.mark.parametrize("name", SMALL)
+def test_as_many_outputs_as_the_task_needs(name, outputs):
+    task = "regression" if outputs == 1 else "classification"
+    model = build(name, SMALL[name], outputs, 1, plain=True, task=task).eval()
+    assert model(torch.randn(3, *SMALL[name])).shape == (3, outputs)
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "shape"),
+    [("classification", 4, (3, 4)), ("binary", 1, (3, 1)), ("regression", 1, (3, 1)), ("next-token", 9, (3, 6, 9))],
+)
+@pytest.mark.parametrize("name", TOKENS)
+def test_tokens_for_every_task(name, task, outputs, shape):
+    model = build(name, (6,), outputs, 1, task=task, vocabulary=9)
+    assert model(torch.arange(18).view(3, 6) % 9).shape == shape
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_the_next_token_is_predicted_from_those_before_alone(name):
+    model = build(name, (6,), 9, 1, task="next-token", vocabulary=9)
+    x = torch.arange(12).view(2, 6) % 9
+    changed = x.clone()
+    changed[:, 4:] = 8
+    before, after = model(x), model(changed)
+    torch.testing.assert_close(after[:, :4], before[:, :4])
+    assert (after[:, 4:] != before[:, 4:]).any(2).all()
+    free = build(name, (6,), 9, 1, vocabulary=9)
+    assert not torch.equal(free(x), free(changed))
+
+
+def test_sizes_are_those_that_are_told():
+    count = {name: sum(p.numel() for p in build(name, (3, 32, 32), 10, 1).parameters()) for name in ("cnn", "resnet18")}
+    assert count == {"cnn": 797_962, "resnet18": 11_173_962}
+    for name, number in count.items():
+        assert f"{number:,} parameters on CIFAR-10" in (MODELS[name].__doc__ or "")
+
+
+def test_resnet_begins_with_a_wide_stride_on_large_images_alone():
+    small, large = (build("resnet18", (1, side, side), 2, 1) for side in (32, 64))
+    assert (small.stem[0].kernel_size, small.stem[0].stride) == ((3, 3), (1, 1))
+    assert (large.stem[0].kernel_size, large.stem[0].stride) == ((7, 7), (2, 2))
+    assert isinstance(large.stem[3], nn.MaxPool2d)
+    assert not any(isinstance(module, nn.MaxPool2d) for module in small.modules())
+    assert large(torch.randn(2, 1, 64, 64)).shape == (2, 2)
+    grey = build("resnet18", (32, 32), 2, 1)
+    x = torch.randn(2, 32, 32)
+    torch.testing.assert_close(grey(x), small(x[:, None]))
+
+
+def test_rooms_for_many_samples_are_sized_from_any_output():
+    net = Net(build("transformer", (6,), 9, 1, task="next-token", vocabulary=9))
+    chunk = net.chunk_rows(torch.zeros(4, 6, dtype=torch.int64))
+    assert chunk.rows >= 16
+    assert chunk.bytes_per_row > 6 * 9 * 4
+
+
+# Every path equals the reference
+
+
+FEDERATIONS = {"transformer": tokens, "lstm": tokens, "resnet18": images}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", FEDERATIONS)
+def test_equal_to_the_reference(name, rule):
+    fed = clients_of(FEDERATIONS[name]())
+    fast, plain = (
+        trained(fed, lambda: made(name, fed), RULES[rule], engine, rounds=1 if name == "resnet18" else 2)
+        for engine in ("fast", "reference")
+    )
+    assert same(fast, plain)
+    if rule in ("inner products", "coordinates"):
+        assert fast.capture is not None  # clients share passes
+
+
+# Frozen parts
+
+
+MODES = {
+    "full": {},
+    "minibatch": {"batch": 4},
+    "local": {"local_steps": 2},
+    "in parts": {"room": 1e-5},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("frozen", [["1"], ["3"], ["1.weight", "5.bias"]], ids=["first", "middle", "parts"])
+def test_frozen_parameters_stay_bit_for_bit_and_all_paths_agree(frozen, rule, mode):
+    fed = clients_of(images((2, 3), n=48))
+    if mode == "in parts" and rule not in ("inner products", "coordinates"):
+        pytest.skip("only rules on gradients are computed in parts")
+    make = lambda: made("mlp", fed, frozen=frozen)  # noqa: E731
+    start, names = (
+        make().double(),
+        [name for name, parameter in make().named_parameters() if not parameter.requires_grad],
+    )
+    fast = trained(fed, make, RULES[rule], optimiser_name="momentum", **MODES[mode])
+    training = {key: value for key, value in MODES[mode].items() if key != "room"}
+    plain = trained(fed, make, RULES[rule], "reference", optimiser_name="momentum", **training)
+    assert bool(fast.bounded) == (mode == "in parts")
+    assert same(fast, plain)
+    for simulator in (fast, plain):
+        moved = dict(simulator.net.model.named_parameters())
+        for name, before in start.named_parameters():
+            assert torch.equal(moved[name], before) == (name in names), name
+
+
+@pytest.mark.parametrize("name", FEDERATIONS)
+@pytest.mark.parametrize("rule", ["one pass", "coordinates"])
+def test_frozen_parts_of_other_models(name, rule):
+    fed = clients_of(FEDERATIONS[name]())
+    frozen = {
+        "transformer": ["tokens", "blocks.1.*"],
+        "lstm": ["recurrent.*_hh_*"],
+        "resnet18": ["stem", "blocks.[1-6]"],
+    }
+    make = lambda: made(name, fed, frozen=frozen[name])  # noqa: E731
+    fast, plain = (trained(fed, make, RULES[rule], engine, rounds=1) for engine in ("fast", "reference"))
+    assert same(fast, plain)
+    if rule == "coordinates":
+        assert fast.capture is not None
+    for before, after in zip(make().double().parameters(), fast.net.model.parameters(), strict=True):
+        assert before.requires_grad or torch.equal(before, after)
+
+
+class Half(nn.Module):
+    """A user's own: one of its layers was frozen by its factory."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.body, self.head = nn.Linear(shape[0], 4), nn.Linear(4, classes)
+        self.body.requires_grad_(False)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_model_whose_factory_froze_a_layer(rule, monkeypatch):
+    monkeypatch.setitem(MODELS, "half", Half)
+    fed = clients_of(images((5,), n=48))
+    fast, plain = (trained(fed, lambda: made("half", fed), RULES[rule], engine) for engine in ("fast", "reference"))
+    assert same(fast, plain)
+    assert torch.equal(fast.net.model.body.weight, made("half", fed).double().body.weight)
+
+
+@dataclass(frozen=True)
+class Pushing(type(RULES["coordinates"].aggregator)):
+    """A rule that adds something to every coordinate."""
+
+    def direction(self, round):
+        return super().direction(round) + 1.0
+
+
+def test_not_even_a_rule_that_pushes_everything_moves_frozen_parameters():
+    fed = clients_of(images((5,), n=48))
+    rule = Method("pushing", Unscaled(), Pushing(f=1))
+    simulator = trained(fed, lambda: made("mlp", fed, frozen=["1"]), rule)
+    before, after = made("mlp", fed).double(), simulator.net.model
+    assert torch.equal(before[1].weight, after[1].weight)
+    assert (before[5].bias != after[5].bias).all()
+    free = trained(fed, lambda: made("mlp", fed), rule)
+    assert (before[1].weight != free.net.model[1].weight).all()
+
+
+def test_frozen_networks_of_linear_layers_are_not_stacked():
+    from fairmean.engine.fleet.fleet import stack_key
+
+    fed = clients_of(images((5,), n=48))
+    rule = Method("mean", Unscaled(), Mean())
+    assert stack_key(trained(fed, lambda: made("mlp", fed), rule, rounds=0)) is not None
+    assert stack_key(trained(fed, lambda: made("mlp", fed, frozen=["1"]), rule, rounds=0)) is None
+
+
+def test_the_vocabulary_is_that_of_all_samples():
+    data = tokens()
+    assert clients_of(data).vocabulary == 7
+    test_x = data.test_x.copy()
+    test_x[0, 0] = 30
+    assert clients_of(replace(data, test_x=test_x)).vocabulary == 31
+    assert clients_of(images()).vocabulary is None
