@@ -148,6 +148,16 @@ def test_equal_to_the_reference(name, rule):
         assert fast.capture is not None  # clients share passes
 
 
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_token_that_says_the_class_is_found(name):
+    draw = np.random.default_rng(0)
+    x, y = draw.integers(0, 12, (240, 6)), draw.integers(0, 3, 240)
+    x[np.arange(240), draw.integers(0, 6, 240)] = 12 + y
+    fed = build_federation(Dataset("told", x[:180], y[:180], x[180:], y[180:], 3), clients=3, partition_name="iid")
+    simulator = trained(fed, lambda: made(name, fed), method("fairmean"), rounds=60, lr=0.1)
+    assert simulator.evaluate()[0].mean() > 85
+
+
 # Frozen parts
 
 

@@ -99,6 +99,7 @@ def build_model(config: Config, clients: Federation) -> nn.Module:
         task=clients.task.name,
         vocabulary=clients.vocabulary,
         weights=config.model.weights,
+        weights_sha256=config.model.weights_sha256,
         frozen=config.model.patterns,
     )
 

@@ -15,7 +15,8 @@ _ARRAYS = (*REQUIRED, *OPTIONAL, "classes")
 def by_name(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The same settings, with data and models that are objects kept in memory and named instead.
 
-    ``data={"x_train": …, "y_train": …, "x_test": …, "y_test": …, "scale": "standard"}``, ``model=nn.Linear(4, 2)``.
+    ``data={"x_train": …, "y_train": …, "x_test": …, "y_test": …, "scale": "standard"}``, ``model=nn.Linear(4, 2)``, or
+    ``model={"name": nn.Sequential(…), "frozen": ["0"]}``.
     """
     settings = dict(overrides)
     given = settings.get("data")
@@ -30,4 +31,6 @@ def by_name(overrides: Mapping[str, Any]) -> dict[str, Any]:
     model = settings.get("model")
     if model is not None and not isinstance(model, Mapping):
         settings["model"] = {"name": models.keep(model)}
+    elif model is not None and not isinstance(model.get("name", ""), str):
+        settings["model"] = {**model, "name": models.keep(model["name"])}
     return settings

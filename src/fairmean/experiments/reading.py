@@ -231,7 +231,7 @@ class Run:
         parts = [slice(start, start + _ROWS) for start in range(0, len(clients.test_y), _ROWS)]
         x, y = clients.test_x, clients.test_y
         with torch.no_grad():
-            hits = [(model(_as_for(like, x[part])).argmax(1).cpu() == y[part]).numpy() for part in parts]
+            hits = [(model(x[part].to(like)).argmax(1).cpu() == y[part]).numpy() for part in parts]
         total = np.concatenate([[0], np.cumsum(np.concatenate(hits)) if hits else []])
         with np.errstate(invalid="ignore"):  # a client without test data
             return np.asarray(100.0 * np.diff(total[clients.test_offsets]) / np.diff(clients.test_offsets))
@@ -241,22 +241,17 @@ class Run:
         facts, asked = self._entry.facts, self.config.model
         if "input_shape" in facts:
             shape, classes, vocabulary = tuple(facts["input_shape"]), int(facts["classes"]), facts.get("vocabulary")
-            kind = task(facts.get("task", "classification"))  # an earlier version knew no other
-        else:  # a still older folder
+        else:  # a folder of an earlier version
             clients = build_federation(self.config)
-            shape, classes, vocabulary, kind = clients.shape, clients.classes, clients.vocabulary, clients.task
-        outputs = kind.outputs(classes)
+            shape, classes, vocabulary = clients.shape, clients.classes, clients.vocabulary
+        named = self.config.data.task
+        kind = task("classification" if named == "auto" else named)  # earlier versions knew no other
         module = models.build(
-            name, shape, outputs, self.config.seed, plain=True, task=kind.name, vocabulary=vocabulary,
+            name, shape, kind.outputs(classes), self.config.seed, plain=True, task=kind.name, vocabulary=vocabulary,
             frozen=asked.patterns,
         )  # fmt: skip
         if asked.weights is not None and any(True for _ in module.buffers()):
-            if weights.digest(asked.weights) != asked.weights_sha256:
-                raise UserError(
-                    f"model.weights = '{asked.weights}': has changed since the run (its content was sha256 "
-                    f"{asked.weights_sha256}); put the old file back to load the run's model"
-                )
-            weights.load(module, name, asked.weights)
+            weights.load(module, name, asked.weights, asked.weights_sha256)
         return module
 
     def _ended(self, what: str) -> None:
@@ -276,11 +271,6 @@ class Run:
                 return dict(stored)
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise UserError(f"'{self.folder / name}' cannot be read ({error})") from None
-
-
-def _as_for(like: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Inputs where the parameters are, and of their type unless they are tokens."""
-    return x.to(like) if x.is_floating_point() else x.to(like.device)
 
 
 def load(run: str | Path, directory: str | Path = DIRECTORY) -> Run:

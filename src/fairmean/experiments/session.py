@@ -59,6 +59,12 @@ def _divided(federation: Federation) -> dict[str, NDArray[Any]]:
     return parts
 
 
+def _facts(federation: Federation) -> dict[str, Any]:
+    """What a run folder says of its data beside the partition."""
+    facts: dict[str, Any] = {"input_shape": list(federation.shape), "classes": federation.classes}
+    return facts if federation.vocabulary is None else facts | {"vocabulary": federation.vocabulary}
+
+
 class Session:
     """Takes a run to its end by ``train``; for runs that advance together, ``together`` calls its other methods.
 
@@ -168,12 +174,7 @@ class Session:
             resumed=checkpoint is not None,
             environment=environment(simulator.w.device, simulator.world.size),
             partition={name: read_only(values) for name, values in _divided(fed).items()},
-            facts={
-                "input_shape": list(fed.shape),
-                "classes": fed.classes,
-                "task": fed.task.name,
-                "vocabulary": fed.vocabulary,
-            },
+            facts=_facts(fed),
             premises=premises(simulator, self.config.train.dtype)
             if self.config.theory and checkpoint is None
             else None,

@@ -44,13 +44,14 @@ def build(
     task: str = "classification",
     vocabulary: int | None = None,
     weights: str | None = None,
+    weights_sha256: str | None = None,
     frozen: Sequence[str] = (),
 ) -> nn.Module:
     """The model called ``name``, initialised from its own random stream; 'auto' is the usual choice for the data.
 
     ``outputs`` is how many numbers it returns for a sample, or for every token in next-token prediction;
     ``vocabulary`` how many different tokens there are, None where inputs are no tokens. ``weights`` is a file of
-    parameters to begin with, and ``frozen`` says which are not trained.
+    parameters to begin with (and ``weights_sha256`` what its content must be); ``frozen`` says which are not trained.
 
     ``package.module:factory`` is called with (input shape, outputs), or with as many of the two as it takes, and with
     ``vocabulary`` and ``task`` where it has parameters of these names; what it returns is tried out on ``example``,
@@ -78,7 +79,7 @@ def build(
     if not isinstance(model, nn.Module):
         raise UserCodeError(f"model.name = '{name}' returned a {type(model).__name__}, not a torch.nn.Module")
     if weights is not None:
-        load(model, name, weights)
+        load(model, name, weights, weights_sha256)
     freeze(model, name, frozen)
     if plain:
         return model

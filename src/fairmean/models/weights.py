@@ -7,6 +7,7 @@ type, shape and place of every tensor, and the numbers themselves.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from math import prod
 from pathlib import Path
@@ -30,9 +31,12 @@ def digest(path: str) -> str:
     return hashlib.sha256(_content(path)).hexdigest()
 
 
-def load(model: nn.Module, name: str, path: str) -> None:
-    """Give the model the parameters (and buffers) in the file, which must be exactly its own, in their shapes."""
-    stored, own = read(path), model.state_dict()
+def load(model: nn.Module, name: str, path: str, sha256: str | None = None) -> None:
+    """Give the model the parameters (and buffers) in the file, which must be exactly its own, in their shapes.
+
+    ``sha256``: what the file's content must be.
+    """
+    stored, own = read(path, sha256), model.state_dict()
     missing, extra = [key for key in own if key not in stored], [key for key in stored if key not in own]
     if missing or extra:
         parts = [f"{_listed(missing)} of the model {_are(missing)} missing"] if missing else []
@@ -49,12 +53,18 @@ def load(model: nn.Module, name: str, path: str) -> None:
     model.load_state_dict(stored)
 
 
-def read(path: str) -> dict[str, Tensor]:
+def read(path: str, sha256: str | None = None) -> dict[str, Tensor]:
     """The tensors in a file, by name."""
     content = _content(path)
+    found = hashlib.sha256(content).hexdigest()
+    if sha256 not in (None, found):
+        raise UserError(
+            f"model.weights = '{path}': has changed (its content was sha256 {sha256}, and is {found} now); put the old "
+            "file back"
+        )
     if content[8:9] == b"{" and int.from_bytes(content[:8], "little") <= len(content) - 8:
         return _safetensors(path, content)
-    return _state_dict(path)
+    return _state_dict(path, content)
 
 
 def _content(path: str) -> bytes:
@@ -91,10 +101,10 @@ def _tensor(content: bytes, start: int, entry: dict[str, Any]) -> Tensor:
     return torch.frombuffer(bytearray(content[start + first : start + last]), dtype=kind).view(shape)
 
 
-def _state_dict(path: str) -> dict[str, Tensor]:
+def _state_dict(path: str, content: bytes) -> dict[str, Tensor]:
     remedy = "save it with torch.save(model.state_dict(), path), or as safetensors"
     try:
-        stored = torch.load(Path(path).expanduser(), map_location="cpu", weights_only=True)
+        stored = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:  # whatever a file that is none may cause
         raise UserError(
             f"model.weights = '{path}': is no state_dict that can be read without executing code; {remedy}"
