@@ -148,7 +148,19 @@ def test_scale_and_aggregator():
 FULL = {
     "seed": 7,
     "theory": True,
-    "data": {"name": "x.npz", "path": "there", "sha256": "0123456789abcdef", "trust": 50, "scale": "standard"},
+    "data": {
+        "name": "x.npz",
+        "path": "there",
+        "target": "outcome",
+        "client": "site",
+        "split": "part",
+        "test": 0.3,
+        "task": "binary",
+        "validation": 0.1,
+        "sha256": "0123456789abcdef",
+        "trust": 50,
+        "scale": "standard",
+    },
     "partition": {"name": "shards", "alpha": 0.1, "clients": 4, "seed": 3, "min_size": 2, "shards_per_client": 3},
     "attack": {
         "name": "targeted",

@@ -49,7 +49,7 @@ def test_tokens_with_several_numbers_at_a_place():
         build("lstm", (6, 2), 3, 1, vocabulary=9)
 
 
-SEEN = {}
+SEEN: dict[str, object] = {}
 
 
 def _noted(**values):

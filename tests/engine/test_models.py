@@ -18,6 +18,7 @@ from fairmean.models import MODELS, build
 from fairmean.rules.optimisers import optimiser
 from fairmean.rules.scales import Unscaled
 from fairmean.rules.servers.means import Mean
+from fairmean.rules.servers.medians import TrimmedMean
 
 SMALL = {"mlp": (2, 3), "linear": (5,), "cnn": (3, 16, 16), "resnet18": (3, 8, 8)}
 TOKENS = ("transformer", "lstm")
@@ -232,7 +233,7 @@ def test_a_model_whose_factory_froze_a_layer(rule, monkeypatch):
 
 
 @dataclass(frozen=True)
-class Pushing(type(RULES["coordinates"].aggregator)):
+class Pushing(TrimmedMean):
     """A rule that adds something to every coordinate."""
 
     def direction(self, round):

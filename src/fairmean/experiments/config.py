@@ -98,10 +98,10 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class AttackConfig:
-    """``clients``: ids, or a count (or ``fraction`` of all); ``pick``: the 'last' ids or 'random' ones."""
+    """``clients``: ids or names, or a count (or ``fraction`` of all); ``pick``: the 'last' ids or 'random' ones."""
 
     name: str = "pairwise"
-    clients: int | list[int] = 2
+    clients: int | list[int] | list[str] | str = 2
     fraction: float | None = None
     rho: float = 1.0
     pick: str = "last"
@@ -355,6 +355,9 @@ def parse(tree: Mapping[str, Any]) -> Config:
             raise UserError(f"{key} = {value!r}: {key} is a section; set one of its keys, such as {key}.{example}")
         else:
             values[key] = _section(key, value)
+    if "target" in tree.get("data", {}) and "name" not in tree.get("attack", {}):
+        attack = values.get("attack", AttackConfig())
+        values["attack"] = dataclasses.replace(attack, name="none")  # a table of the user's is not poisoned unasked
     config = Config(**values)
     from fairmean.rules.hyper import hyper_parameters
 

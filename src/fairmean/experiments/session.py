@@ -53,7 +53,8 @@ log = logging.getLogger(__name__)
 def _divided(federation: Federation) -> dict[str, NDArray[Any]]:
     """Who has which samples, and how many of each class, where the counts are no larger than the samples' places."""
     parts = {name: getattr(federation, name) for name in _PARTITION}
-    if federation.clients * federation.classes <= max(len(federation.rows), _COUNTS):
+    few = federation.clients * federation.classes <= max(len(federation.rows), _COUNTS)
+    if federation.task.has_classes and few:
         parts["class_counts"] = federation.class_counts(federation.y)
         parts["clean_class_counts"] = federation.class_counts(federation.clean_y)
     return parts
@@ -62,7 +63,10 @@ def _divided(federation: Federation) -> dict[str, NDArray[Any]]:
 def _facts(federation: Federation) -> dict[str, Any]:
     """What a run folder says of its data beside the partition."""
     facts: dict[str, Any] = {"input_shape": list(federation.shape), "classes": federation.classes}
-    return facts if federation.vocabulary is None else facts | {"vocabulary": federation.vocabulary}
+    if federation.vocabulary is not None:
+        facts["vocabulary"] = federation.vocabulary
+    names = {"client_names": federation.client_names, "class_names": federation.class_names}
+    return facts | {key: list(value) for key, value in names.items() if value is not None}
 
 
 class Session:
@@ -79,6 +83,7 @@ class Session:
         self.every = config.run.eval_every or max(1, self.rounds // _EVALUATIONS)
         self.regular = simulator.federation.regular
         self.metrics: dict[str, float] = {}
+        self.metric = simulator.federation.task.metric
         self.ended: dict[str, Any] = {}
         self.t = 0
         self.swing = Swing(simulator, partial(build_model, config, simulator.federation))
@@ -189,7 +194,7 @@ class Session:
     def note(self, t: int, step: Step, accuracies: Accuracies | None) -> None:
         """Round t happened."""
         if accuracies is not None:
-            self.metrics = summarise(accuracies[0], self.regular)
+            self.metrics = summarise(accuracies[0], self.regular, self.metric.higher)
         event = self._round_ended(t, step, accuracies)
         self.recorder.round_ended(event)
         self.audience.note(event)
@@ -224,8 +229,10 @@ class Session:
             return
         self.checkpoint(T)  # before the last rows: a run stopped below comes here again and writes them once
         everyone = simulator.training_losses(losses)[torch.from_numpy(self.regular)]
-        summary = finished(*accuracies, self.regular, dispersion(everyone).item(), self.swing.warning)
-        self.metrics = summarise(accuracies[0], self.regular)
+        summary = finished(
+            *accuracies, self.regular, dispersion(everyone).item(), self.swing.warning, self.metric, simulator.details()
+        )
+        self.metrics = summarise(accuracies[0], self.regular, self.metric.higher)
         last = self._round_ended(T, Step(clients, losses, None, simulator.look(T)), accuracies)
         self._end(RunEnded(self.run, summary, last, T - start, seconds, together))
 
@@ -264,7 +271,7 @@ def _log_end(event: RunEnded) -> None:
         log.info("Run %s diverged in round %d.", folder, summary["round"])
     else:
         log.info(
-            "Run %s finished %d rounds in %.1f s: average %.2f %%, variance %.2f, worst %.2f %%.",
+            "Run %s finished %d rounds in %.1f s: average %.2f, variance %.2f, worst %.2f.",
             folder, event.rounds, event.seconds, summary["average"], summary["variance"], summary["worst"],
         )  # fmt: skip
 
@@ -295,3 +302,4 @@ class Follower(Session):
     def finish(self, seconds: float, start: int, together: int = 1, accuracies: Accuracies | None = None) -> None:
         self.simulator.evaluate()
         self.simulator.training_losses(self.simulator.losses(self.rounds))
+        self.simulator.details()
