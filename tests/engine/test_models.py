@@ -15,6 +15,7 @@ from fairmean.data.federation import build as build_federation
 from fairmean.engine import Simulator, Training
 from fairmean.engine.net import Net
 from fairmean.models import MODELS, build
+from fairmean.rules.objectives import OBJECTIVES
 from fairmean.rules.optimisers import optimiser
 from fairmean.rules.scales import Unscaled
 from fairmean.rules.servers.means import Mean
@@ -147,6 +148,55 @@ def test_equal_to_the_reference(name, rule):
     assert same(fast, plain)
     if rule in ("inner products", "coordinates"):
         assert fast.capture is not None  # clients share passes
+
+
+def with_task(data, task):
+    """The same inputs, with targets for another task."""
+    if task == "next-token":
+        return replace(
+            data, train_y=np.roll(data.train_x, -1, 1), test_y=np.roll(data.test_x, -1, 1), classes=7, task=task
+        )
+    if task == "binary":
+        return replace(data, train_y=data.train_y % 2, test_y=data.test_y % 2, classes=2, task=task)
+    numbers = (np.sin(np.arange(len(y)), dtype=np.float32) for y in (data.train_y, data.test_y))
+    return replace(data, train_y=next(numbers), test_y=next(numbers), classes=1, task=task)
+
+
+@pytest.mark.parametrize("rule", ["one pass", "losses", "inner products", "coordinates", "local"])
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("transformer", "next-token"),
+        ("lstm", "next-token"),
+        ("transformer", "binary"),
+        ("lstm", "regression"),
+        ("mlp", "binary"),
+        ("linear", "regression"),
+    ],
+)
+def test_equal_to_the_reference_for_every_task(name, task, rule):
+    data = with_task(tokens() if name in TOKENS else images((2, 3), n=48), task)
+    fed = build_federation(data, clients=4, partition_name="iid")
+    assert fed.outputs == (7 if task == "next-token" else 1)
+    chosen = replace(RULES.get(rule, RULES["coordinates"]), objective=OBJECTIVES[fed.task.objective]())
+    training = {"local_steps": 2, "batch": 4} if rule == "local" else {}
+    fast, plain = (
+        trained(fed, lambda: made(name, fed, task=task), chosen, engine, **training) for engine in ("fast", "reference")
+    )
+    assert same(fast, plain)
+    assert np.isfinite(fast.evaluate()[0]).any()  # a client may have no test data
+    if rule in ("inner products", "coordinates"):
+        assert fast.capture is not None
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_sequence_that_repeats_itself_is_continued(name):
+    x = (np.arange(60)[:, None] + np.arange(6)) % 5
+    data = Dataset("repeating", x[:40], (x[:40] + 1) % 5, x[40:], (x[40:] + 1) % 5, 5, task="next-token")
+    fed = build_federation(data, clients=2, partition_name="iid")
+    rule = replace(method("fairmean"), objective=OBJECTIVES["next-token"]())
+    simulator = trained(fed, lambda: made(name, fed, task="next-token"), rule, rounds=40, lr=0.3)
+    assert simulator.evaluate()[0].mean() > 90
 
 
 @pytest.mark.parametrize("name", TOKENS)

@@ -44,8 +44,6 @@ class Transformer(nn.Module):
         super().__init__()
         self.causal = causal
         self.tokens, self.places = nn.Embedding(vocabulary, _WIDTH), nn.Embedding(length, _WIDTH)
-        for table in (self.tokens, self.places):
-            nn.init.normal_(table.weight, std=0.02)
         self.blocks = nn.Sequential(*(AttentionBlock(_WIDTH, _HEADS, causal) for _ in range(_BLOCKS)))
         self.norm = nn.LayerNorm(_WIDTH)
         self.head = nn.Linear(_WIDTH, outputs)
