@@ -12,6 +12,7 @@ from fairmean.errors import UserError
 from fairmean.experiments.building import blaming_the_model, build_federation, build_model
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import Sources, resolve
+from fairmean.experiments.in_python import by_name
 from fairmean.theory.advice import Advice
 from fairmean.theory.estimate import curves, estimate
 from fairmean.theory.measure.monitor import constants
@@ -31,7 +32,7 @@ def advise(
     """Look at the start point of a run, with every label as it should be; takes what ``fairmean.run`` takes."""
     if samples < 1:
         raise UserError(f"samples = {samples}: must be a whole number ≥ 1 (of a client, at most)")
-    wanted = parse(gather(config, overrides))
+    wanted = parse(gather(config, by_name(overrides)))
     sources = Sources()
     clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")), sources)
     federation = build_federation(clean, sources.dataset(clean.data))
