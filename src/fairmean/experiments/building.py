@@ -39,6 +39,7 @@ def build_federation(config: Config, loaded: data.Dataset | None = None, like: F
     return federation.build(
         loaded,
         trust=min(trust, max(1, len(loaded.test_y) // 10)),
+        validation=config.data.validation,
         partition_name=part.name,
         clients=part.clients,
         partition_seed=config.seed if part.seed is None else part.seed,

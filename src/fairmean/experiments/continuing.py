@@ -85,6 +85,8 @@ def _depends_on_rounds(config: Config) -> str:
     """Why the steps of the first rounds depend on how many there are; '' if they do not."""
     if config.train.schedule == "cosine":
         return "with train.schedule = 'cosine' every step size depends on the number of rounds"
+    if config.train.keep == "best" or config.train.patience:
+        return "with train.keep = 'best' or train.patience its last state is not kept"
     method = config.method.build()
     for part, kind in ((method.scale, "scale"), (method.objective, "objective")):
         if not type(part).__module__.startswith("fairmean."):

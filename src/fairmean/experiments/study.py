@@ -379,7 +379,7 @@ def _records(
         raise UserError(f"together = {together}: must be a whole number ≥ 1 (1: one run after the other)")
     on_gpu = torch.device(runs[0][2].train.device).type == "cuda"
     most = together or (len(runs) if on_gpu else 1)
-    if any(config.theory for _, _, config in runs):  # the monitor looks at one run at a time
+    if any(config.theory or config.data.validation for _, _, config in runs):  # these look at one run at a time
         most = 1
     if most > 1:
         return unwrapping(lambda: _at_once(runs, most, report, sources, audience))
@@ -442,7 +442,7 @@ def _collect(runs: list[Planned], records: list[dict[str, Any]]) -> Comparison:
     writer.writeheader()
     writer.writerows(records)
     folder.mkdir(parents=True, exist_ok=True)  # not there if no run came through
-    study = hashlib.sha256("\n".join(r["folder"] for r in records).encode()).hexdigest()[:8]
+    study = hashlib.sha256("\n".join(Path(r["folder"]).name for r in records).encode()).hexdigest()[:8]
     table = folder / f"table-{study}.csv"
     for name in (table.name, "table.csv"):  # its own, which other studies of this name leave alone; and the newest
         RunFolder(folder).write(name, text.getvalue())
