@@ -7,6 +7,7 @@ task it returns one row for a sequence, from the mean over its places.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,10 +93,21 @@ class Lstm(nn.Module):
         super().__init__()
         self.every_place = every_place
         self.tokens = nn.Embedding(vocabulary, _EMBEDDED)
-        self.recurrent = nn.LSTM(_EMBEDDED, _HIDDEN, batch_first=True)
+        self.recurrent = PlainLSTM(_EMBEDDED, _HIDDEN, batch_first=True)
         self.head = nn.Linear(_HIDDEN, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden: Tensor = self.recurrent(self.tokens(x.long()))[0]
         logits: Tensor = self.head(hidden if self.every_place else hidden.mean(1))
         return logits
+
+
+class PlainLSTM(nn.LSTM):
+    """An LSTM without cuDNN's kernels, which can be differentiated neither in eval() nor twice.
+
+    Estimates of the curvature need both.
+    """
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        with torch.backends.cudnn.flags(enabled=False):
+            return super().forward(*arguments, **named)
