@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ import fairmean
 from fairmean.errors import UserError
 from fairmean.experiments.config import parse
 from fairmean.experiments.identity import resolve
-from fairmean.models import build, choice, keep
+from fairmean.models import MODELS, build, choice, keep
 from fairmean.models.weights import read
 from fairmean.terminal.main import main
 
@@ -113,6 +115,23 @@ def test_a_users_model_is_tried_on_tokens(task, pooled, outputs, says, example):
     else:
         with pytest.raises(UserError, match=says):
             build(name, (5,), asked, 1, example, task=task, vocabulary=8)
+
+
+# The page about models
+
+
+@pytest.mark.usefixtures("forget_modules")
+def test_what_the_page_shows_runs(here):
+    page = (Path(__file__).parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    first, *blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    (here / "my_model.py").write_text(first, encoding="utf-8")
+    assert main(["run", "model.name=my_model:make", "train.rounds=1"]) == 0
+    space: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "models.md", "exec"), space)
+    table = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert table == set(MODELS)
 
 
 # Stored weights
