@@ -27,7 +27,10 @@ SHOWN = (
     *("mean", *SEVEN, EQUAL, "fairmean-split", "term+", "term-"),
     *("cwtm", "krum", "multi-krum", "rfa", "centered-clipping"),
 )
-"""Rows of the short table."""
+"""Rows of the short tables."""
+FEW = ("mean", "fairmean", "fairmean-split", "h-nobs", "centered-clipping")
+"""Rows of the README's table: the baseline, the paper's method, this project's, and two defences."""
+FEW_COLUMNS = {"fashion-mnist": ("none", "pairwise"), "cifar10": ("pairwise",)}
 
 Tuned = Mapping[str, Sequence[Mapping[str, Any]]]
 """Records of the tuning, by data set."""
@@ -211,23 +214,54 @@ def _section(evidence: Evidence, pictures: str, tuned: Sequence[Mapping[str, Any
 
 
 def headline(evidence: Evidence) -> str:
-    """The README's table: average and worst accuracy, marked where they differ from Mean's, the best of all in bold."""
-    found = differences(evidence, "mean")
+    """The short table: average and worst accuracy, marked where they differ from Mean's, the best of all in bold."""
     columns = list(product(ATTACKS, ("average", "worst")))
-    best = {column: max(_mean(evidence, method, *column) for method in evidence.methods) for column in columns}
-    heads = [f"{'no attack' if attack == 'none' else attack}: average | worst" for attack in ATTACKS]
+    heads = [f"{_attack(attack)}: average | worst" for attack in ATTACKS]
     lines = [f"| {TITLES[evidence.dataset]}, {len(evidence.seeds)} draws | {' | '.join(heads)} |", "|---" * 9 + "|"]
+    best = _best(evidence, columns)
     top = {method for method in evidence.methods for c in columns if _mean(evidence, method, *c) == best[c]}
     for method in (m for m in evidence.methods if m in SHOWN or m in top):
-        cells = []
-        for column in columns:
-            value = _mean(evidence, method, *column)
-            d, p = found.get((method, *column), (None, math.nan))
-            mark = "" if d is None or not p < 0.05 else " ↑" if d.mean > 0 else " ↓"
-            shown = f"**{value:.1f}**" if value == best[column] else f"{value:.1f}"
-            cells.append("–" if math.isinf(value) else shown + mark)
-        lines.append(f"| {name(method)} | {' | '.join(cells)} |")
+        lines.append(f"| {name(method)} | {' | '.join(_marked(evidence, method, columns, best))} |")
     return "\n".join(lines) + "\n"
+
+
+def few(found: Sequence[Evidence]) -> str:
+    """The README's table: a few methods, and of them what a newcomer asks first; marked as in the short tables."""
+    shown = [(one, attack) for one in found for attack in FEW_COLUMNS[one.dataset]]
+    heads = [f"{TITLES[one.dataset]}, {_attack(attack, 'under ')}: average | worst" for one, attack in shown]
+    lines = [f"| method | {' | '.join(heads)} |", "|---" * (2 * len(shown) + 1) + "|"]
+    for method in (m for m in FEW if any(m in one.methods for one in found)):
+        cells = []
+        for one, attack in shown:
+            columns = [(attack, metric) for metric in ("average", "worst")]
+            cells += _marked(one, method, columns, _best(one, columns, FEW))
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _attack(attack: str, before: str = "") -> str:
+    return "no attack" if attack == "none" else f"{before}{attack}"
+
+
+Column = tuple[str, str]
+"""An attack and a metric."""
+
+
+def _best(evidence: Evidence, columns: Sequence[Column], methods: Sequence[str] | None = None) -> dict[Column, float]:
+    """The highest mean of each column, over some methods or all."""
+    among = methods or evidence.methods
+    return {column: max(_mean(evidence, method, *column) for method in among) for column in columns}
+
+
+def _marked(evidence: Evidence, method: str, columns: Sequence[Column], best: Mapping[Column, float]) -> Iterator[str]:
+    """A method's cells: bold if the best, with an arrow where it differs from Mean significantly."""
+    to_mean = differences(evidence, "mean")
+    for column in columns:
+        value = _mean(evidence, method, *column)
+        d, p = to_mean.get((method, *column), (None, math.nan))
+        mark = "" if d is None or not p < 0.05 else " ↑" if d.mean > 0 else " ↓"
+        shown = f"**{value:.1f}**" if value == best[column] else f"{value:.1f}"
+        yield "not run" if math.isinf(value) else shown + mark
 
 
 def _mean(evidence: Evidence, method: str, attack: str, metric: str) -> float:
