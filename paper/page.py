@@ -231,7 +231,7 @@ def few(found: Sequence[Evidence]) -> str:
     heads = [f"{TITLES[one.dataset]}, {_attack(attack, 'under ')}: average | worst" for one, attack in shown]
     lines = [f"| method | {' | '.join(heads)} |", "|---" * (2 * len(shown) + 1) + "|"]
     for method in (m for m in FEW if any(m in one.methods for one in found)):
-        cells = []
+        cells: list[str] = []
         for one, attack in shown:
             columns = [(attack, metric) for metric in ("average", "worst")]
             cells += _marked(one, method, columns, _best(one, columns, FEW))
