@@ -285,8 +285,8 @@ def settings(evidence: Evidence, tuned: Sequence[Mapping[str, Any]]) -> Iterator
     """Every method's settings, rounds and precision, and how the tuning came to them."""
     yield (
         "The score is (average + worst)/2 on validation data of the tuning draws, without attack. The column *next* "
-        "has the score of the method's second-best setting. A value with † lies at an edge of its grid, and a wider grid "
-        "might do better."
+        "has the best score of the method's other settings. A value with † lies at an edge of its grid, and a wider "
+        "grid might do better."
     )
     yield from ["", "| method | setting | rounds | precision | settings tried | score | next |", "|---" * 7 + "|"]
     for method in evidence.methods:
