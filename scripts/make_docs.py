@@ -20,12 +20,14 @@ on which one to choose, see [which method](which-method.md). The words are expla
 Each round goes like this. Client i computes its loss f_i and its gradient g_i, multiplies the gradient by a number
 s_i, its *scale*, and sends the *message* v_i = s_i g_i. The server turns the n messages into a direction d, often a
 weighted sum Σ λ_i v_i, and moves the model: w ← w − lr · d. A method is a scale together with an *aggregator*, the
-server's rule.
+server's rule. Where a section gives only s_i, the server takes the mean of the messages. Where it gives only the
+weights λ_i or the direction d, every s_i is 1.
 
 These letters are used throughout: n clients, of which client i has m_i samples; d parameters (d is also the
 direction, where an equation says so); V, the matrix with the messages as rows; M, the matrix of their inner
 products; and f without an index, the number of poisoned clients that a defence assumes. The attack never tells a
-method that number: you set `method.f`.
+method that number: you set `method.f`. The *least-norm hull point* is the shortest of all vectors Σ λ_i v_i with λ_i
+≥ 0 and Σ λ_i = 1.
 
 Methods stand on a ladder with five rungs, ordered by what the server must see. The less it sees, the cheaper a round
 is and the more private the clients stay."""
@@ -56,6 +58,8 @@ a message of d numbers. The table says what else is sent, and what stays where i
 one number, its size stands in brackets. A *divisor* is a number that clients send so that the server can divide the
 sum of the messages by the sum of the divisors: s_i in the normalised form, and the number of samples m_i where
 clients count by their samples. From rung 1 on a rule may look at every client's loss, although not every rule does.
+What servers remember is the centre z of `centered-clipping`, the trust T of `bant`, and for `fedmdfg` each client's
+expected loss and in how many rounds it took part.
 
 On rung 0 the server learns sums over clients, and nothing about a single client. A method can still do more there
 than scale gradients. Its clients may add small vectors to their messages, for example the shares of their labels.
@@ -71,6 +75,15 @@ ASSUMES = {
 }
 
 
+SHORT_FOR = {
+    "qffl": "q-fair federated learning, written q-FFL",
+    "fedavg": "federated averaging",
+    "term": "tilted empirical risk minimisation",
+    "cwtm": "the coordinate-wise trimmed mean",
+    "nnm": "nearest-neighbour mixing",
+}
+
+
 def paragraph(documented: object) -> str:
     """A docstring as one paragraph."""
     return " ".join((documented.__doc__ or "").split())
@@ -81,10 +94,20 @@ def section(name: str, named: Named) -> str:
     rule = named.rule
     parts = telling(named.objective, named.scale, [], named.aggregator)
     hyper = ", ".join(f"`{key} = {value}`" for key, value in named.hyper.items())
-    lines = [f"### `{name}`", "", *(f"{paragraph(part)}\n" for part in parts), f"*Use it:* {named.when}  "]
+    lines = [
+        f"### `{name}`",
+        "",
+        *([f"Short for {SHORT_FOR[name]}.", ""] if name in SHORT_FOR else []),
+        *(f"{paragraph(part)}\n" for part in parts),
+        f"*Use it:* {named.when}  ",
+    ]
     lines += [f"*Hyper-parameters:* {hyper}.  "] if hyper else []
     lines += [f"*Assumes:* {ASSUMES[rule.assumes]}.  "] if rule.assumes else []
     return "\n".join([*lines, f"*Reference:* {named.reference}."])
+
+
+def _spelt_out(name: str) -> str:
+    return f" ({SHORT_FOR[name]})" if name in SHORT_FOR else ""
 
 
 def row(moved: Travels) -> str:
@@ -133,7 +156,7 @@ def page() -> str:
             if named.rule.rung == rung:
                 text += ["", section(name, named)]
     text += ["", "## Pre-aggregations", "", "These change the messages v_i into v'_i before the rule sees them.", ""]
-    text += [f"- `{name}`: {paragraph(mixing)}" for name, mixing in MIXINGS.items()]
+    text += [f"- `{name}`{_spelt_out(name)}: {paragraph(mixing)}" for name, mixing in MIXINGS.items()]
     return "\n".join(text) + "\n"
 
 
