@@ -102,19 +102,39 @@ def test_function_returning_a_dataset(module):
             r"y_train has shape \(5,\): it needs \(6,\), one for each of x_train",
         ),
         ({"y_train": np.zeros((6, 1), int)}, r"y_train has shape \(6, 1\)"),
-        ({"y_train": np.zeros(6)}, "y_train is float64: save it as integers"),
+        ({"y_train": np.zeros(6)}, "y_train holds numbers, and y_test classes: make them alike"),
+        ({"y_train": np.zeros(6, complex)}, "y_train is complex128: save classes as integers"),
+        ({"y_train": np.array([0, 1, 2, 0, 1, 2**40])}, "y_train holds a label 1,099,511,627,776, but only 5 labels"),
+        ({"y_train": np.array(list("abcabc"))}, "y_train holds texts, and y_test classes"),
+        ({"y_train": np.array([0, 1, np.nan, 0, 0, 0]), "y_test": np.zeros(3)}, "y_train has 1 values that are not"),
+        ({"y_train": np.zeros((6, 2), int)}, r"y_train has shape \(6, 2\): it needs \(6,\)"),
         ({"y_train": np.array([0, 1, -1, 0, 0, 0])}, "y_train holds -1: count from 0"),
         ({"y_test": np.array([0, 1, 2**63], np.uint64)}, "y_test holds 9223372036854775808"),
         ({"x_test": np.array([[0, 1, np.nan, np.inf]] * 3)}, "x_test has 6 values that are not finite"),
         ({"x_test": np.full((3, 4), 1e300)}, "x_test has 12 values that are not finite in float32"),
-        ({"x_train": np.zeros((6, 4), np.int64)}, "x_train is int64: save it as uint8"),
+        (
+            {"x_train": np.zeros((6, 4), np.int64)},
+            r"x_train is int64 \(4,\), of x_test float32 \(4,\): make them alike",
+        ),
+        ({"x_train": np.zeros((6, 2, 2), np.int64)}, "x_train is int64: save it as uint8"),
+        ({"x_train": np.full((6, 4), -3)}, "x_train is int64 and holds -3: whole numbers are tokens"),
+        ({"x_train": np.full((6, 4), 2**40)}, "x_train is int64 and holds 1,099,511,627,776: whole numbers are tokens"),
         ({"x_train": np.zeros((6, 4), complex)}, "x_train is complex128"),
         ({"x_train": np.zeros(6)}, r"x_train has shape \(6,\)"),
         ({"x_train": np.zeros((0, 4)), "y_train": np.zeros(0, int)}, r"x_train has shape \(0, 4\)"),
         ({"x_test": np.zeros((3, 5))}, r"x_train is float32 \(4,\), of x_test float32 \(5,\)"),
         ({"x_test": np.zeros((3, 4), np.uint8)}, "make them alike"),
         ({"clients_train": np.zeros(5, int)}, "clients_train has shape"),
-        ({"clients_test": np.array(["a", "b", "c"])}, "clients_test is <U1"),
+        ({"clients_test": np.array(["a", "b", "c"])}, "has clients_test, but no clients_train"),
+        (
+            {"clients_test": np.array(["a", "b", "c"]), "clients_train": np.array(["a", "b", "b", "b", "a", "a"])},
+            "client 'c' is in clients_test, not in clients_train",
+        ),
+        (
+            {"clients_test": np.array(["a", "b", "c"]), "clients_train": np.zeros(6, int)},
+            "names in one, numbers in the other",
+        ),
+        ({"clients_test": np.zeros(3)}, "clients_test is float64: save it as integers"),
     ],
 )
 @pytest.mark.parametrize("form", [as_npz, as_folder])
@@ -134,9 +154,11 @@ def test_pickled_arrays_are_refused(tmp_path, form):
 def test_wrong_files(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.npz is not there"):
         data.load(str(tmp_path / "nothing.npz"))
-    (tmp_path / "table.csv").write_text("1,2")
-    with pytest.raises(UserError, match=r"table\.csv' is neither"):
-        data.load(str(tmp_path / "table.csv"))
+    (tmp_path / "table.xlsx").write_text("1,2")
+    with pytest.raises(UserError, match=r"table\.xlsx' is not a \.npz, \.csv, \.tsv or \.parquet file, or a folder"):
+        data.load(str(tmp_path / "table.xlsx"))
+    with pytest.raises(UserError, match=r"data\.target = 'y': '.*\.npz' is a file of arrays, which has no columns"):
+        data.load(str(tmp_path / "noise.npz"), columns=data.Columns("y"))
     (tmp_path / "noise.npz").write_text("noise")
     with pytest.raises(UserError, match=r"noise\.npz is not a readable \.npz"):
         data.load(str(tmp_path / "noise.npz"))
