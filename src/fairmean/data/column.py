@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Index = NDArray[np.int64]
 
 NUMBER, FLAG, TEXT, DATE, MIXED, OTHER = "number", "true/false", "category", "date", "mixed", "other"
+IMAGE, LIST = "image", "list"  # one of these is a whole input by itself
+UNCOUNTED = (DATE, MIXED, OTHER, IMAGE, LIST)
 MOST_CATEGORIES = 1000
 _FEW = 20  # so many different texts are categories, however few rows there are
 _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
@@ -100,6 +102,12 @@ class Column:
                 f"'{_cut(self.texts[0])}', which is too many for categories: {remedy}"
             )
         return ""
+
+    @property
+    def width(self) -> int:
+        """How many inputs it makes."""
+        distinct = self.distinct
+        return 0 if distinct < 2 else 1 if self.kind != TEXT or distinct == 2 else distinct
 
     def inputs(self) -> NDArray[np.float32]:
         """rows × inputs: a number as it is; of two categories, whether it is the second; of more, one input for each.

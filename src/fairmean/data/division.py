@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from fairmean.data.targets import Target
 from fairmean.errors import UserError, nearest
 
 Index = NDArray[np.int64]
+_WHOLE = re.compile(r"-?\d+\.0")
 _SEED = 1  # never another one: a table is always divided in the same way, whatever a run's seed is
 
 
@@ -29,6 +31,8 @@ def owners(name: str, column: Column) -> Owners:
     if column.absent.any():
         raise UserError(f"data '{name}': the client {column.trouble}")
     ids, names = named(column)
+    if all(_WHOLE.fullmatch(called) for called in names) and len({called[:-2] for called in names}) == len(names):
+        names = tuple(called[:-2] for called in names)  # 1.0 is how some programs write client 1
     if len(names) == len(ids) > 1:
         raise UserError(
             f"data '{name}': the client column '{column.name}' names another client in every row: name another column "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fairmean.data import arrow, tables
 from fairmean.data.arrays import from_arrays
-from fairmean.data.column import NUMBER, TEXT, Column
+from fairmean.data.column import IMAGE, LIST, NUMBER, TEXT, Column
 from fairmean.data.dataset import Columns, Dataset
 from fairmean.data.division import dataset_of, marked, owners
 from fairmean.data.images import stacked
@@ -50,11 +50,9 @@ def load(name: str, folder: Path, asked: Columns) -> Dataset:
     saved = read(name, folder)
     tables.check_names(name, saved.table.column_names, asked)
     asked = replace_target(saved, asked)
-    wide = [key for key in saved.table.column_names if key not in (asked.client, asked.split) and _is_wide(saved, key)]
-    wide = [key for key in wide if key != asked.target]
-    if not wide:
-        return tables.dataset(as_table(name, saved), asked, saved.test)
-    key = _chosen(name, saved, wide)
+    key = _input(name, saved, asked)
+    if key is None:
+        return tables.dataset(as_table(name, saved, asked), asked, saved.test)
     test = marked(name, arrow.column(asked.split, saved.table[asked.split])) if asked.split else saved.test
     owned = owners(name, _column(saved, asked.client)) if asked.client else None
     x = _images(name, saved, key) if _is_image(saved, key) else lists(name, key, saved.table[key])
@@ -85,10 +83,13 @@ def read(name: str, folder: Path) -> Saved:
     return Saved(pyarrow.concat_tables([train, test]), rows, _features(train), notes)
 
 
-def as_table(name: str, saved: Saved) -> tables.Table:
+def as_table(name: str, saved: Saved, asked: Columns) -> tables.Table:
     """Its columns as those of any table; numbers that stand for class names are these names."""
-    columns = arrow.columns(name, saved.table)
-    return tables.Table(name, {key: _named(saved, column) for key, column in columns.items()}, saved.notes)
+    columns = {key: _named(saved, column) for key, column in arrow.columns(name, saved.table).items()}
+    for key in columns:
+        if _is_wide(saved, key):
+            columns[key] = replace(columns[key], kind=IMAGE if _is_image(saved, key) else LIST)
+    return tables.Table(name, columns, saved.notes, _input(name, saved, asked))
 
 
 def replace_target(saved: Saved, asked: Columns) -> Columns:
@@ -148,8 +149,10 @@ def _check_inputs(name: str, x: NDArray[Any]) -> None:
     from_arrays(name, {"x_train": x, "y_train": y, "x_test": x[:1], "y_test": y[:1]})
 
 
-def _chosen(name: str, saved: Saved, wide: list[str]) -> str:
-    """The column that holds the inputs."""
+def _input(name: str, saved: Saved, asked: Columns) -> str | None:
+    """The column of images or lists that is the input; None where there is no such column, as in a plain table."""
+    others = (asked.target, asked.client, asked.split)
+    wide = [key for key in saved.table.column_names if key not in others and _is_wide(saved, key)]
     if _TOKENS in wide:
         return _TOKENS
     if len(wide) > 1:
@@ -157,7 +160,7 @@ def _chosen(name: str, saved: Saved, wide: list[str]) -> str:
             f"data '{name}' has several columns of images or lists ({', '.join(wide)}): keep one, with "
             "remove_columns, before it is saved"
         )
-    return wide[0]
+    return wide[0] if wide else None
 
 
 def _images(name: str, saved: Saved, key: str) -> NDArray[np.uint8]:

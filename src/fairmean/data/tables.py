@@ -24,11 +24,12 @@ _MOST_CELLS = 2**32
 
 
 class Table(NamedTuple):
-    """A table in memory; ``notes`` say what was left out of it."""
+    """A table in memory; ``notes`` say what was left out of it. ``only``: the one column that is the input."""
 
     name: str
     columns: Mapping[str, Column]
     notes: tuple[str, ...] = ()
+    only: str | None = None
 
     @property
     def rows(self) -> int:
