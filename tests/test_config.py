@@ -148,7 +148,19 @@ def test_scale_and_aggregator():
 FULL = {
     "seed": 7,
     "theory": True,
-    "data": {"name": "x.npz", "path": "there", "sha256": "0123456789abcdef", "trust": 50, "scale": "standard"},
+    "data": {
+        "name": "x.npz",
+        "path": "there",
+        "target": "outcome",
+        "client": "site",
+        "split": "part",
+        "test": 0.3,
+        "task": "binary",
+        "validation": 0.1,
+        "sha256": "0123456789abcdef",
+        "trust": 50,
+        "scale": "standard",
+    },
     "partition": {"name": "shards", "alpha": 0.1, "clients": 4, "seed": 3, "min_size": 2, "shards_per_client": 3},
     "attack": {
         "name": "targeted",
@@ -170,6 +182,8 @@ FULL = {
         "local_steps": 2,
         "local_lr": 0.01,
         "participation": 0.5,
+        "patience": 3,
+        "keep": "best",
         "device": "cpu",
         "dtype": "float64",
         "engine": "reference",
@@ -200,7 +214,8 @@ def keys():
 def test_the_hash_depends_on_everything_but_where_results_go(key, value):
     if key == "method.name":
         value = "fairmean-normalised"
-    changed, default = parse(gather(None, {key: value})), parse({})
+    more = {"data.validation": 0.2} if key in ("train.patience", "train.keep") else {}  # without it they mean nothing
+    changed, default = parse(gather(None, {key: value, **more})), parse(gather(None, more))
     assert changed != default, f"{key} = {value} is the default"
     assert (changed.hash() == default.hash()) == (key in ("run.name", "run.dir"))
     assert parse(tomllib.loads(to_toml(changed))) == changed

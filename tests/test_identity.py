@@ -17,7 +17,7 @@ import fairmean
 from fairmean import LossRule, Scale, UserError, register, register_scale
 from fairmean.data import own as own_data
 from fairmean.experiments import identity
-from fairmean.experiments.config import parse
+from fairmean.experiments.config import DataConfig, parse
 from fairmean.experiments.identity import Sources, resolve
 from fairmean.experiments.study import plan
 from fairmean.rules.aggregator import AGGREGATORS
@@ -231,12 +231,12 @@ def test_files_that_change_while_a_command_runs_are_refused(own):
     file = Path("mine.npz")
     file.write_bytes(Path(own).read_bytes())
     sources = Sources()
-    sources.digest("mine.npz")
+    sources.digest(DataConfig("mine.npz"))
     with np.load(file) as arrays:
         changed = {name: arrays[name] for name in arrays.files}
     np.savez(file, **changed | {"y_train": changed["y_train"][::-1]})
     with pytest.raises(UserError, match="is not what it was when the command began"):
-        sources.dataset("mine.npz")
+        sources.dataset(DataConfig("mine.npz"))
 
 
 def test_hyper_parameters_keep_all_their_digits():
@@ -326,10 +326,10 @@ def test_a_function_that_returns_other_data_every_time_is_refused():
     write("fickle", "import numpy as np\n\ndef make():\n    x = np.random.rand(40, 3).astype('f4')\n"
           "    return dict(x_train=x, y_train=np.arange(40) % 2, x_test=x, y_test=np.arange(40) % 2)\n")  # fmt: skip
     sources = Sources()
-    sources.digest("fickle:make")
-    sources.dataset("fashion-mnist-mini")  # another one takes its place
+    sources.digest(DataConfig("fickle:make"))
+    sources.dataset(DataConfig("fashion-mnist-mini"))  # another one takes its place
     with pytest.raises(UserError, match="is not what it was when the command began"):
-        sources.dataset("fickle:make")
+        sources.dataset(DataConfig("fickle:make"))
 
 
 def test_a_folder_called_like_a_known_data_set_changes_nothing():

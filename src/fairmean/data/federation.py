@@ -26,9 +26,10 @@ class Federation:
 
     ``y`` holds the labels as each client sees them; ``dynamic`` marks rows whose label a poisoned client sets anew at
     every step, to the class the current model finds least likely. ``classes`` is the number of classes (of tokens, for
-    next-token prediction). ``rows`` and ``test_rows`` are the samples' places in
-    the data set. ``trust_x``, ``trust_y``: clean test samples that the server owns, in no client's test data. ``split``
-    tells how the samples were divided.
+    next-token prediction). ``rows`` and ``test_rows`` are the samples' places in the data set. ``trust_x``,
+    ``trust_y``: clean test samples that the server owns, in no client's test data. ``held_out_x`` and what goes with it
+    are training samples on which the clients are evaluated while they train, where some were held out. ``split`` tells
+    how the samples were divided.
     """
 
     x: Tensor
@@ -52,6 +53,10 @@ class Federation:
     target_spread: float = 1.0
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    held_out_x: Tensor | None = None
+    held_out_y: Tensor | None = None
+    held_out_rows: Index | None = None
+    held_out_offsets: Index | None = None
 
     @property
     def clients(self) -> int:
@@ -72,6 +77,21 @@ class Federation:
     def shape(self) -> tuple[int, ...]:
         """Shape of one input."""
         return tuple(self.x.shape[1:])
+
+    def on_validation(self) -> Federation | None:
+        """The same with the samples that were held out from training in the place of the test samples."""
+        if self.held_out_x is None:
+            return None
+        assert self.held_out_y is not None
+        assert self.held_out_offsets is not None
+        return replace(
+            self,
+            test_x=self.held_out_x,
+            test_y=self.held_out_y,
+            test_own_y=self.held_out_y,
+            test_offsets=self.held_out_offsets,
+            test_dynamic=None,
+        )
 
     def class_counts(self, labels: Tensor) -> Index:
         """How many training samples of each class every client has by these labels: clients × classes."""
@@ -139,6 +159,7 @@ def build(
     target: int = 1,
     seed: int = 1,
     trust: int = 0,
+    validation: float = 0.0,
     like: Federation | None = None,
 ) -> Federation:
     """Partition the data, give each client test data that mirrors its training mix, poison labels.
@@ -147,18 +168,23 @@ def build(
     and else rearranged where they lie.
     """
     options = partition_options or {}
-    split = (partition_name, clients, partition_seed, *sorted(options.items()), trust, seed if trust else None)
+    divided = (partition_name, clients, partition_seed, *sorted(options.items()))
+    split = (*divided, trust, seed if trust else None, validation)
     trusted = np.sort(generator(seed, "trust").permutation(len(data.test_y))[:trust]) if trust else np.array([], int)
+    held_out: dict[str, Any] = {}
     if like is not None and like.split == split:
         rows, offsets, test_rows, test_offsets = like.rows, like.offsets, like.test_rows, like.test_offsets
+        held_out = {"held_out_rows": like.held_out_rows, "held_out_offsets": like.held_out_offsets}
     else:
         owner, test_owner = _owners(data, partition_name, clients, partition_seed, options)
         rows, test_rows = np.argsort(owner, kind="stable"), np.argsort(test_owner, kind="stable")
         test_rows = test_rows[(test_owner[test_rows] >= 0) & ~np.isin(test_rows, trusted)]
-        offsets, test_offsets = (
-            np.concatenate([[0], np.cumsum(np.bincount(whose, minlength=clients))])
-            for whose in (owner, test_owner[test_rows])
-        )
+        offsets, test_offsets = (_offsets(whose, clients) for whose in (owner, test_owner[test_rows]))
+        if validation:
+            whose = owner[rows]
+            chosen = choose(whose, np.arange(clients), validation, generator(partition_seed, "validation"), spare=1)
+            held_out = {"held_out_rows": rows[chosen], "held_out_offsets": _offsets(whose[chosen], clients)}
+            rows, offsets = rows[~chosen], _offsets(whose[~chosen], clients)
     owner, test_owner = (np.repeat(np.arange(clients), np.diff(at)) for at in (offsets, test_offsets))
 
     rule, what = ATTACKS[attack], task(data.task)
@@ -183,7 +209,7 @@ def build(
     (clean_y, y), (test_y, test_own_y) = labels
 
     def samples(part: NDArray[Any], chosen: Index, known: str, known_rows: str) -> Tensor:
-        if like is not None:
+        if like is not None and getattr(like, known_rows) is not None:
             there: Index = getattr(like, known_rows)
             shared: Tensor = getattr(like, known)
             if there is chosen or np.array_equal(there, chosen):
@@ -194,6 +220,9 @@ def build(
                 return shared[torch.from_numpy(place[chosen]).to(shared.device)]
         return inputs(part[chosen], data.mean, data.std)
 
+    if validation:
+        held_out["held_out_x"] = samples(data.train_x, held_out["held_out_rows"], "held_out_x", "held_out_rows")
+        held_out["held_out_y"] = torch.from_numpy(data.train_y[held_out["held_out_rows"]])
     return Federation(
         x=samples(data.train_x, rows, "x", "rows"),
         y=torch.from_numpy(y),
@@ -216,6 +245,7 @@ def build(
         target_spread=data.target_spread,
         client_names=data.client_names,
         class_names=data.class_names,
+        **held_out,
     )
 
 
@@ -251,6 +281,11 @@ def _owners(data: Dataset, name: str, clients: int, seed: int, options: dict[str
             )
         return owner, data.test_clients
     return owner, mirror(owner, *_kinds(data), clients)
+
+
+def _offsets(owner: Index, clients: int) -> Index:
+    """Where each client's samples begin, when they are sorted by client."""
+    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=clients))])
 
 
 def _kinds(data: Dataset) -> tuple[Index, Index]:

@@ -94,10 +94,15 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def choose(labels_owner: Index, poisoned: Index, rho: float, random: np.random.Generator) -> NDArray[np.bool_]:
-    """Which samples are relabelled: round(ρ m_i) of each poisoned client, drawn without replacement."""
+def choose(
+    labels_owner: Index, poisoned: Index, rho: float, random: np.random.Generator, spare: int = 0
+) -> NDArray[np.bool_]:
+    """Which samples are relabelled: round(ρ m_i) of each of these clients, drawn without replacement.
+
+    At least ``spare`` of a client's samples are left out.
+    """
     chosen = np.zeros(len(labels_owner), dtype=bool)
     for client in poisoned:
         rows = np.flatnonzero(labels_owner == client)
-        chosen[random.permutation(rows)[: round(rho * len(rows))]] = True
+        chosen[random.permutation(rows)[: min(round(rho * len(rows)), len(rows) - spare)]] = True
     return chosen

@@ -1,42 +1,61 @@
-"""Accuracy per client."""
+"""How well every client is served by the current model."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from fairmean.data.federation import Federation
 from fairmean.engine.net import Net
-
-Percent = NDArray[np.float64]
+from fairmean.engine.scoring import Figures, details, figures, furthest, scores
 
 
 class Evaluator:
-    """Test accuracy of every client, in percent; NaN for a client without test data."""
+    """The task's figure of every client, such as its test accuracy in percent; NaN for a client without test data."""
 
     def __init__(self, federation: Federation, net: Net, chunk: int) -> None:
         self._federation, self._net, self._chunk = federation, net, chunk
         self._x = federation.test_x
         self._rows = torch.arange(len(self._x), device=self._x.device)
 
-    def __call__(self) -> tuple[Percent, Percent]:
+    def __call__(self) -> tuple[Figures, Figures]:
         """(on clean labels, on the labels as the client itself sees them)."""
-        federation, net = self._federation, self._net
-        parts = [slice(a, a + self._chunk) for a in range(0, len(self._x), self._chunk)]
-        if not parts:  # no client owns a test sample
-            nothing = np.full(len(federation.test_offsets) - 1, np.nan)
-            return nothing, nothing
-        with net.evaluating(), torch.no_grad():
-            logits = torch.cat([net.logits(self._x[part], self._rows[part], 0, exact=True) for part in parts])
-        predicted = logits.argmax(1)
-        own = federation.test_own_y
-        if federation.test_dynamic is not None:
-            own = torch.where(federation.test_dynamic, logits.argmin(1), own)
-        return self._per_client(predicted == federation.test_y), self._per_client(predicted == own)
+        federation = self._federation
+        clean, own = [], []
+        for part, outputs in self._passes():
+            clean.append(scores(federation.task, outputs, federation.test_y[part]))
+            own.append(scores(federation.task, outputs, self._own_y(part, outputs)))
+        return self._figures(clean), self._figures(own)
 
-    def _per_client(self, hits: torch.Tensor) -> Percent:
-        total = np.concatenate([[0], np.cumsum(hits.cpu().numpy())])
-        counts = np.diff(self._federation.test_offsets)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(100.0 * np.diff(total[self._federation.test_offsets]) / counts)
+    def details(self) -> dict[str, Figures]:
+        """Further figures of every client on clean labels, by name."""
+        federation = self._federation
+        passes = [outputs for _, outputs in self._passes()]
+        if not passes:
+            return {}
+        return details(
+            federation.task,
+            torch.cat(passes),
+            federation.test_y,
+            federation.test_offsets,
+            federation.classes,
+            federation.target_spread,
+        )
+
+    def _passes(self) -> Iterator[tuple[slice, Tensor]]:
+        """The model's outputs for the test samples, some at a time."""
+        with self._net.evaluating(), torch.no_grad():
+            for start in range(0, len(self._x), self._chunk):
+                part = slice(start, start + self._chunk)
+                yield part, self._net.logits(self._x[part], self._rows[part], 0, exact=True)
+
+    def _own_y(self, part: slice, outputs: Tensor) -> Tensor:
+        own, dynamic = self._federation.test_own_y[part], self._federation.test_dynamic
+        return own if dynamic is None else torch.where(dynamic[part], furthest(outputs), own)
+
+    def _figures(self, parts: list[Tensor]) -> Figures:
+        federation = self._federation
+        values = torch.cat(parts).cpu().numpy() if parts else torch.zeros(0, dtype=torch.float64).numpy()
+        return figures(federation.task, values, federation.test_offsets, federation.target_spread)

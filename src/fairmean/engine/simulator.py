@@ -138,7 +138,7 @@ class Simulator:
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
         self.net = Net(model, device, dtype, self.precision)
         self.server = Server(method, optimiser)
-        self.measured = method.rehearse(federation.classes)
+        self.measured = method.rehearse(federation.outputs)
         self.state = self.server.init(federation.clients, len(self.w), federation.classes, device, dtype)
         remembered = method.memory(federation.clients, federation.classes)
         self.memory: State = {key: value.to(device) for key, value in remembered.items()}
@@ -157,7 +157,11 @@ class Simulator:
         method.check(len(self.participants(0)), self.access)
         self.bounded = self._bound(room)
         self.monitor: Observer | None = None
-        self._evaluate = Evaluator(_tests(self.federation, self._borders, world), self.net, self.chunk)
+        self._test = Evaluator(_tests(self.federation, self._borders, world), self.net, self.chunk)
+        held_out = self.federation.on_validation()
+        if held_out is not None and world.size > 1:
+            raise UserError("data.validation: samples are held out in one process; run it without torchrun")
+        self._validate = None if held_out is None else Evaluator(held_out, self.net, self.chunk)
 
     @property
     def w(self) -> Tensor:
@@ -352,12 +356,30 @@ class Simulator:
         return feed(0, self._everyone)
 
     def evaluate(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Per client, in percent: accuracy on clean test labels, and on the labels as the client itself sees them."""
+        """Per client, the task's figure on clean labels, and on the labels as the client itself sees them.
+
+        It is of the samples that were held out from training where there are some, else of the test samples.
+        """
+        return self.test() if self._validate is None else self._validate()
+
+    def test(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The same of the test samples."""
         if self.world.size == 1:
-            return self._evaluate()
-        mine = self._evaluate()
+            return self._test()
+        mine = self._test()
         clean, own = self.world.join(self._borders, *(torch.from_numpy(values).to(self.w.device) for values in mine))
         return clean.cpu().numpy(), own.cpu().numpy()
+
+    def details(self) -> dict[str, NDArray[np.float64]]:
+        """Further figures of every client on clean labels, by name; the first ranks' clients come first."""
+        mine = self._test.details()
+        if self.world.size == 1:
+            return mine
+        names = self.world.first(sorted(mine))
+        n = int(self._borders[self.world.rank + 1] - self._borders[self.world.rank])
+        columns = [torch.from_numpy(mine.get(name, np.full(n, np.nan))).to(self.w.device) for name in names]
+        joined = self.world.join(self._borders, *columns)
+        return {name: values.cpu().numpy() for name, values in zip(names, joined, strict=True)}
 
     def agree(self, t: int) -> int:
         """Every rank takes the first one's model and state, and the round that it goes on with."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, cast
 
@@ -19,7 +19,7 @@ from fairmean.engine import Simulator, Training
 from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.ranks import ALONE, World
 from fairmean.engine.simulator import memory
-from fairmean.errors import Diverged, Lost, UserCodeError, UserError
+from fairmean.errors import Diverged, Lost, UserCodeError, UserError, unknown
 from fairmean.experiments.config import Config
 from fairmean.experiments.identity import Sources
 from fairmean.importing import failure, frame_in
@@ -38,12 +38,13 @@ def build_federation(config: Config, loaded: data.Dataset | None = None, like: F
     return federation.build(
         loaded,
         trust=min(trust, max(1, len(loaded.test_y) // 10)),
+        validation=config.data.validation,
         partition_name=part.name,
         clients=part.clients,
         partition_seed=config.seed if part.seed is None else part.seed,
         partition_options=part.options,
         attack=attack.name,
-        poisoned=poisoned(config),
+        poisoned=poisoned(config, loaded.client_names),
         rho=attack.rho,
         source=attack.source,
         target=attack.target,
@@ -52,13 +53,21 @@ def build_federation(config: Config, loaded: data.Dataset | None = None, like: F
     )
 
 
-def poisoned(config: Config) -> NDArray[np.int64]:
-    """Ids of the clients that the config poisons: none without an attack."""
-    attack = config.attack
+def poisoned(config: Config, names: Sequence[str] | None = None) -> NDArray[np.int64]:
+    """Ids of the clients that the config poisons: none without an attack. ``names``: what clients are called."""
+    attack, clients = config.attack, config.attack.clients
     if attack.name == "none":
         return np.array([], dtype=np.int64)
     n = config.partition.clients
-    return federation.poisoned_clients(n, attack.clients, attack.fraction, attack.pick, config.seed)
+    if isinstance(clients, str):  # as it is typed: clients=Bonn or clients=[Bonn,Kiel]
+        clients = [name.strip() for name in clients.strip("[]").split(",")]
+    if isinstance(clients, list) and any(isinstance(client, str) for client in clients):
+        places = {name: place for place, name in enumerate(names or map(str, range(n)))}
+        for client in clients:
+            if client not in places:
+                raise unknown("client in attack.clients", client, places)
+        clients = [places[str(client)] for client in clients]
+    return federation.poisoned_clients(n, cast("int | list[int]", clients), attack.fraction, attack.pick, config.seed)
 
 
 def build_simulator(

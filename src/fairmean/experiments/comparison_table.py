@@ -8,13 +8,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from fairmean.data.tasks import task
 from fairmean.experiments import statistics
 
 if TYPE_CHECKING:
     from fairmean.experiments.study import Cell, Comparison
 
 _LOST = "†"
-SHOWN = (("average", "avg", max), ("variance", "var", min), ("worst", "worst", max))
+SHOWN = (("average", "avg"), ("variance", "var"), ("worst", "worst"))
 
 
 def comparison(result: Comparison, colour: bool | None = None) -> str:
@@ -51,7 +52,9 @@ def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
     methods = [m for m in result.methods if m != baseline]
     cells: dict[tuple[str, str, str], str] = {}
     best: set[tuple[str, str, str]] = set()
-    for attack, (metric, _, pick) in itertools.product(result.attacks, SHOWN):
+    higher = task(result.config.data.task).metric.higher
+    for attack, (metric, _) in itertools.product(result.attacks, SHOWN):
+        pick = max if higher and metric != "variance" else min
         base = result.cells[baseline, attack] if baseline else None
         whole = {}
         for m in methods:
@@ -65,11 +68,11 @@ def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
     name = max(len(m) for m in [*methods, "method"])
     lines = [
         (" " * name + "".join(attack.center(3 * width) for attack in result.attacks)).rstrip(),
-        ("method".ljust(name) + "".join(label.rjust(width - 1) + " " for _ in result.attacks for _, label, _ in SHOWN)),
+        ("method".ljust(name) + "".join(label.rjust(width - 1) + " " for _ in result.attacks for _, label in SHOWN)),
     ]
     for m in methods:
         line = m.ljust(name)
-        for attack, (metric, _, _) in itertools.product(result.attacks, SHOWN):
+        for attack, (metric, _) in itertools.product(result.attacks, SHOWN):
             key = (m, attack, metric)
             text = cells[key].rjust(width - 1)
             line += (f"\033[1m{text}\033[0m " if colour else f"{text}*") if key in best else f"{text} "

@@ -98,10 +98,10 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class AttackConfig:
-    """``clients``: ids, or a count (or ``fraction`` of all); ``pick``: the 'last' ids or 'random' ones."""
+    """``clients``: ids or names, or a count (or ``fraction`` of all); ``pick``: the 'last' ids or 'random' ones."""
 
     name: str = "pairwise"
-    clients: int | list[int] = 2
+    clients: int | list[int] | list[str] | str = 2
     fraction: float | None = None
     rho: float = 1.0
     pick: str = "last"
@@ -218,6 +218,8 @@ class TrainConfig:
     """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one.
 
     ``dtype``: float64, float32, or float32 whose large products read tf32 or bfloat16 numbers and sum in float32.
+    ``patience``: a run stops after so many evaluations without a better average on the samples held out by
+    data.validation (0: never); ``keep`` 'best': its model is then the one with the best average, not the last one.
     ``memory``: GiB that per-client gradients may take; where they do not fit, parts of them are computed at a time (0:
     most of the machine's).
     """
@@ -230,6 +232,8 @@ class TrainConfig:
     local_steps: int = 1
     local_lr: float | None = None
     participation: float = 1.0
+    patience: int = 0
+    keep: str = "last"
     device: str = "auto"
     dtype: str = "float32"
     engine: str = "fast"
@@ -245,11 +249,13 @@ class TrainConfig:
         within("train.participation", self.participation, 0, 1, "the fraction of clients per round")
         at_least("train.batch", self.batch, 0, "0 is the full local gradient")
         at_least("train.local_steps", self.local_steps, 1)
+        at_least("train.patience", self.patience, 0, "evaluations without improvement before a run stops; 0: never")
         at_least("train.memory", self.memory, 0, "GiB for per-client gradients; 0: most of the machine's")
         choices = {
             "schedule": ("exponential", "cosine"),
             "dtype": DTYPES,
             "engine": ("fast", "reference"),
+            "keep": ("last", "best"),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -298,6 +304,10 @@ class Config:
 
     def __post_init__(self) -> None:
         at_least("seed", self.seed, 0)
+        if (self.train.patience or self.train.keep == "best") and not self.data.validation:
+            key = "patience" if self.train.patience else "keep"
+            value = getattr(self.train, key)
+            raise UserError(f"train.{key} = {value!r}: needs samples to judge by; set data.validation=0.1")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, hyper-parameters inline, None left out: what ``parse`` takes."""
@@ -315,9 +325,9 @@ class Config:
         tree["run"] = {"eval_every": self.run.eval_every}
         if not self.theory:
             del tree["theory"]
-        for key, usual in _LATER.items():  # as it was before there were such keys
-            if tree["data"][key] in usual:
-                del tree["data"][key]
+        for (section, key), usual in _LATER.items():  # as it was before there were such keys
+            if tree[section][key] in usual:
+                del tree[section][key]
         if tree["server"] == {"name": "plain"}:  # as it was before there were server optimisers
             del tree["server"]
         from fairmean.experiments.identity import run_hash
@@ -325,7 +335,14 @@ class Config:
         return run_hash(tree)
 
 
-_LATER = {"scale": ("none", "auto"), "task": ("classification", "auto"), "test": (0.2,), "validation": (0.0,)}
+_LATER: dict[tuple[str, str], tuple[Any, ...]] = {
+    ("data", "scale"): ("none", "auto"),
+    ("data", "task"): ("classification", "auto"),
+    ("data", "test"): (0.2,),
+    ("data", "validation"): (0.0,),
+    ("train", "patience"): (0,),
+    ("train", "keep"): ("last",),
+}
 _PLAIN = {"seed": "int", "theory": "bool"}
 _SECTIONS = {f.name: f.default_factory for f in dataclasses.fields(Config) if f.name not in _PLAIN}
 
@@ -343,6 +360,9 @@ def parse(tree: Mapping[str, Any]) -> Config:
             raise UserError(f"{key} = {value!r}: {key} is a section; set one of its keys, such as {key}.{example}")
         else:
             values[key] = _section(key, value)
+    if "target" in tree.get("data", {}) and "name" not in tree.get("attack", {}):
+        attack = values.get("attack", AttackConfig())
+        values["attack"] = dataclasses.replace(attack, name="none")  # a table of the user's is not poisoned unasked
     config = Config(**values)
     from fairmean.rules.hyper import hyper_parameters
 

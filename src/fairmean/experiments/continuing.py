@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairmean.errors import UserError
 from fairmean.experiments.config import Config, to_toml
-from fairmean.experiments.folder import HEADERS, RunFolder
+from fairmean.experiments.folder import TABLES, RunFolder
 from fairmean.experiments.listing import FACTS, Entry
 
 _FILES = ("partition.npz", "environment.json", "theory.json")
@@ -38,7 +38,7 @@ def take_over(folder: RunFolder, config: Config) -> None:
     for name in _FILES:
         if (shorter / name).exists():
             folder.write(name, (shorter / name).read_bytes())
-    for table in HEADERS:
+    for table in TABLES:
         if (shorter / table).exists():  # the checkpoint says how much of it belongs to the rounds that it covers
             folder.write(f"{table}.part", (shorter / table).read_bytes())
     source = {"run": shorter.name, "rounds": _rounds(shorter)}
@@ -85,6 +85,8 @@ def _depends_on_rounds(config: Config) -> str:
     """Why the steps of the first rounds depend on how many there are; '' if they do not."""
     if config.train.schedule == "cosine":
         return "with train.schedule = 'cosine' every step size depends on the number of rounds"
+    if config.train.keep == "best" or config.train.patience:
+        return "with train.keep = 'best' or train.patience its last state is not kept"
     method = config.method.build()
     for part, kind in ((method.scale, "scale"), (method.objective, "objective")):
         if not type(part).__module__.startswith("fairmean."):

@@ -22,7 +22,7 @@ import shutil
 import tomllib
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairmean.data.tasks import ACCURACY, TASKS, Metric
 from fairmean.errors import Busy, UserCodeError, UserError
 from fairmean.experiments.config import Config, parse, to_toml
 from fairmean.experiments.metrics import METRICS, summarise
@@ -43,10 +44,14 @@ except ImportError:  # pragma: no cover - not on Windows, where runs are not loc
 
 _TRIES = 20  # to lock a folder that others remove at the same time
 CLIENTS = "clients.csv"
-HEADERS = {
-    CLIENTS: "round,client,regular,loss,weight,accuracy,own_accuracy\n",
-    THEORY: ",".join(["round", *MEASURED]) + "\n",
-}
+TABLES = (CLIENTS, THEORY)
+
+
+def header(table: str, metric: str = ACCURACY.name) -> str:
+    """The first line of a table; ``metric`` is the figure by which clients are judged."""
+    if table == THEORY:
+        return ",".join(["round", *MEASURED]) + "\n"
+    return f"round,client,regular,loss,weight,{metric},own_{metric}\n"
 
 
 def to_json(value: Any) -> str:
@@ -185,12 +190,13 @@ class RunFolder:
             if not isinstance(summary.get("round"), int):
                 raise self.damaged("summary.json", "is damaged (it does not say in which round the run diverged)")
             return summary
-        for name in ("accuracy", "own_accuracy", "regular"):
+        metric = metric_of(summary)
+        for name in (metric.name, f"own_{metric.name}", "regular"):
             if not isinstance(summary.get(name), list):
                 raise self.damaged("summary.json", f"is damaged ('{name}' is missing)")
         try:
-            accuracy = np.array(summary["accuracy"], dtype=np.float64)  # JSON has no NaN: null stands for it
-            metrics = summarise(accuracy, np.array(summary["regular"], dtype=bool))
+            figures = np.array(summary[metric.name], dtype=np.float64)  # JSON has no NaN: null stands for it
+            metrics = summarise(figures, np.array(summary["regular"], dtype=bool), metric.higher)
         except (TypeError, ValueError, IndexError):
             raise self.damaged("summary.json", "is damaged (accuracies do not fit the clients)") from None
         for name in METRICS:
@@ -199,7 +205,7 @@ class RunFolder:
                 raise self.damaged("summary.json", f"is damaged ('{name}' is not a number)")
         if summary.get("loss_dispersion") is None:
             summary["loss_dispersion"] = math.nan
-        return {"poisoned": None, "without_test_data": int(np.isnan(accuracy).sum())} | summary
+        return {"poisoned": None, "without_test_data": int(np.isnan(figures).sum())} | summary
 
     def mend_config(self, config: Config) -> None:
         """Put the run's config back, if the file beside its results says something else or cannot be read."""
@@ -222,12 +228,12 @@ class RunFolder:
             file.flush()
             return file.tell()
 
-    def cut(self, length: int, table: str = CLIENTS) -> None:
+    def cut(self, length: int, table: str = CLIENTS, metric: str = ACCURACY.name) -> None:
         """Forget rows past ``length`` bytes; 0 starts the table anew. A table that was closed grows again."""
         part = self._part(table)
         if length == 0:
             with self._writing(part.name):
-                part.write_bytes(HEADERS[table].encode())
+                part.write_bytes(header(table, metric).encode())
             return
         if not part.exists():  # stopped after the table was closed, before the summary was written
             if not (self.path / table).exists():
@@ -239,7 +245,7 @@ class RunFolder:
 
     def close_tables(self) -> None:
         """The tables are whole: give them their names."""
-        for table in HEADERS:
+        for table in TABLES:
             if self._part(table).exists():
                 os.replace(self._part(table), self.path / table)
 
@@ -273,6 +279,12 @@ class RunFolder:
         return checkpoint  # type: ignore[no-any-return]
 
 
+def metric_of(summary: Mapping[str, Any]) -> Metric:
+    """The figure by which the clients of a run are judged."""
+    name = summary.get("metric", ACCURACY.name)
+    return next((what.metric for what in TASKS.values() if what.metric.name == name), ACCURACY)
+
+
 def _missing(checkpoint: Any) -> str:
     """What a checkpoint lacks, in words; '' if it is whole."""
     if not isinstance(checkpoint, dict):
@@ -288,7 +300,7 @@ def _missing(checkpoint: Any) -> str:
         return "it does not say how long the tables are"
     if not all(type(length) is int and length > 0 for length in tables.values()):
         return "it does not say how long the tables are"
-    if not set(tables) <= set(HEADERS):
+    if not set(tables) <= set(TABLES):
         return "it speaks of other tables"
     if not (isinstance(swing, dict) and {"recent", "warning"} <= swing.keys()):
         return "parts of it are missing"

@@ -59,8 +59,10 @@ class Sources:
     def dataset(self, asked: DataConfig) -> Dataset:
         """The data set, its inputs scaled if that is asked for; the last one is kept."""
         key = (asked.name, asked.path, asked.columns)
-        if self._loaded is None or self._loaded[0] != key:
-            self._loaded, self._scaled = (key, data.load(asked.name, asked.path, columns=asked.columns)), None
+        if self._loaded is None or key not in self._loaded[0]:
+            loaded = data.load(asked.name, asked.path, columns=asked.columns)
+            resolved = (asked.name, asked.path, asked.columns._replace(task=loaded.task))
+            self._loaded, self._scaled = ((key, resolved), loaded), None
             if self._digests.get(asked.name) is not None and self._content(asked.name) != self._digests[asked.name]:
                 raise UserError(f"data '{asked.name}' is not what it was when the command began; let it stay the same")
         loaded = self._loaded[1]

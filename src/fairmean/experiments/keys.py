@@ -133,6 +133,8 @@ SECTIONS = (
             Key("local_steps", 1, "steps that a client takes before it sends", common=True),
             Key("local_lr", None, "the step size of local steps, if it is not lr", example=0.05),
             Key("participation", 1.0, "fraction of clients that takes part in a round", common=True),
+            Key("patience", 0, "stop after so many evaluations without improvement on data.validation; 0: never"),
+            Key("keep", "last", "or best: the model that did best on data.validation"),
             Key("device", "auto", "cpu, cuda; auto takes a GPU if there is one", common=True),
             Key("dtype", "float32", "or float64; tf32 and bfloat16: float32 with faster, less exact products"),
             Key("engine", "fast", "or reference: the plain loop that the fast engine is tested against"),

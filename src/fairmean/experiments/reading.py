@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import tomllib
@@ -17,8 +18,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fairmean import models
+from fairmean.data.tasks import ACCURACY, Metric, task
 from fairmean.engine.net import Net
 from fairmean.engine.precision import PRECISIONS
+from fairmean.engine.scoring import figures, scores
 from fairmean.errors import UserError
 from fairmean.experiments.building import build_federation
 from fairmean.experiments.config import Config, parse
@@ -133,13 +136,23 @@ class Run:
             body = body.replace(",,", ",nan,")
         body = body.replace(",\n", ",nan\n")
         try:
-            values = np.loadtxt(io.StringIO(body), delimiter=",", ndmin=2) if body else np.empty((0, len(names)))
+            values = self._numbers(body, len(names))
             columns = dict(zip(names, values.T, strict=True))
             for name, kind in (("round", np.int64), ("client", np.int64), ("regular", np.bool_)):
                 columns[name] = columns[name].astype(kind)
         except (ValueError, KeyError) as error:
             raise RunFolder(self.folder).damaged(self.table.name, f"is damaged ({error})") from None
         return columns
+
+    def _numbers(self, body: str, width: int) -> Array:
+        """The rows of the long table; clients that have names are told by their numbers."""
+        if not body:
+            return np.empty((0, width))
+        if not self.has_names:
+            return np.loadtxt(io.StringIO(body), delimiter=",", ndmin=2)
+        places = {name: i for i, name in enumerate(self.client_names)}
+        rows = csv.reader(io.StringIO(body))
+        return np.array([[float(row[0]), places[row[1]], *map(float, row[2:])] for row in rows])
 
     def frame(self) -> pandas.DataFrame:
         """The long table as a pandas DataFrame."""
@@ -149,7 +162,9 @@ class Run:
             raise UserError(
                 "run.frame() needs pandas: pip install pandas; run.columns has the same as arrays"
             ) from None
-        return pandas.DataFrame(self.columns)
+        names = np.array(self.client_names, dtype=object)
+        named = {"client": names[self.columns["client"]]} if self.has_names else {}
+        return pandas.DataFrame(self.columns | named)
 
     @cached_property
     def partition(self) -> Partition:
@@ -164,10 +179,33 @@ class Run:
         )
 
     @property
+    def metric(self) -> Metric:
+        """The figure by which clients are judged: their accuracy in %, or an error."""
+        return task(self.settings.get("data.task", "classification")).metric
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """The final figure of every client on clean labels (``metric`` says which); NaN without test data."""
+        self._ended("figures")
+        return np.array(self.summary[self.metric.name], dtype=np.float64)
+
+    @property
     def accuracy(self) -> NDArray[np.float64]:
         """Final test accuracy of every client, in percent, on clean labels; NaN for a client without test data."""
-        self._ended("accuracies")
-        return np.array(self.summary["accuracy"], dtype=np.float64)
+        if self.metric != ACCURACY:
+            raise UserError(f"run '{self.folder}' predicts numbers: its figure is {self.metric.name}, in run.values")
+        return self.values
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the data says what the clients are called."""
+        return bool(self._entry.facts.get("client_names"))
+
+    @property
+    def client_names(self) -> list[str]:
+        """What the clients are called; their numbers, where they have no names."""
+        names = self._entry.facts.get("client_names")
+        return [str(name) for name in names] if names else [str(i) for i in range(len(self.partition.regular))]
 
     @property
     def regular(self) -> NDArray[np.bool_]:
@@ -219,20 +257,21 @@ class Run:
         return module.eval()
 
     def evaluate(self, model: nn.Module | None = None) -> NDArray[np.float64]:
-        """Test accuracy of every client, in percent, on clean labels: of the run's model, or of one of yours.
+        """The figure of every client on its test samples and clean labels: of the run's model, or of one of yours.
 
         The clients and their test data are those of the run, so that models can be compared on the same ground.
         """
         model = self.model() if model is None else model
         clients = build_federation(self.config)
-        like = next(model.parameters())
-        parts = [slice(start, start + _ROWS) for start in range(0, len(clients.test_y), _ROWS)]
-        x, y = clients.test_x, clients.test_y
+        like, x = next(model.parameters()), clients.test_x
+        parts = [slice(start, start + _ROWS) for start in range(0, len(x), _ROWS)]
+        outputs = []
         with torch.no_grad():
-            hits = [(model(x[part].to(like)).argmax(1).cpu() == y[part]).numpy() for part in parts]
-        total = np.concatenate([[0], np.cumsum(np.concatenate(hits)) if hits else []])
-        with np.errstate(invalid="ignore"):  # a client without test data
-            return np.asarray(100.0 * np.diff(total[clients.test_offsets]) / np.diff(clients.test_offsets))
+            for part in parts:
+                inputs = x[part].to(like.device, like.dtype if x.is_floating_point() else None)
+                outputs.append(scores(clients.task, model(inputs).cpu(), clients.test_y[part]).numpy())
+        every = np.concatenate(outputs) if outputs else np.zeros(0)
+        return figures(clients.task, every, clients.test_offsets, clients.target_spread)
 
     def _shape(self) -> tuple[tuple[int, ...], int]:
         """The shape of an input, and the number of classes; of an older folder, from the data."""

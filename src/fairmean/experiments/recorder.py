@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairmean.data.tasks import task
 from fairmean.experiments.config import Config, to_toml
 from fairmean.experiments.events import Checkpointed, Listener, RoundEnded, RunEnded, RunStarted
 from fairmean.experiments.folder import CLIENTS, RunFolder
@@ -61,6 +62,8 @@ class Recorder(Listener):
         """Write the setup; for a run that goes on, forget the rows after its checkpoint."""
         self._regular, self._environment = event.regular, event.environment
         self._all_rounds = event.rounds * event.clients <= _TABLE_ROWS
+        names = event.facts.get("client_names")
+        self._names = list(map(_quoted, names)) if names else [str(client) for client in range(event.clients)]
         if event.resumed:
             self.folder.mend_config(self.run.config)
             for table, length in self._lengths.items():
@@ -74,7 +77,7 @@ class Recorder(Listener):
         if event.premises is not None:
             self.folder.write_json("theory.json", dict(event.premises))
         for table in self._lengths:
-            self.folder.cut(0, table)
+            self.folder.cut(0, table, task(self.run.config.data.task).metric.name)
             self._lengths[table] = self.folder.append("", table)
 
     def round_ended(self, event: RoundEnded) -> None:
@@ -134,9 +137,12 @@ class Recorder(Listener):
         given = [""] * len(losses) if weights is None else map(repr, weights)
         told = {c: f"{loss!r},{weight}" for c, loss, weight in zip(event.clients.tolist(), losses, given, strict=True)}
         if event.accuracy is None or event.own_accuracy is None:
-            return [f"{event.round},{client},{int(self._regular[client])},{row},,\n" for client, row in told.items()]
+            return [
+                f"{event.round},{self._names[client]},{int(self._regular[client])},{row},,\n"
+                for client, row in told.items()
+            ]
         return [
-            f"{event.round},{client},{int(regular)},{told.get(client, ',')},{clean!s},{own!s}\n"
+            f"{event.round},{self._names[client]},{int(regular)},{told.get(client, ',')},{clean!s},{own!s}\n"
             for client, (regular, clean, own) in enumerate(
                 zip(self._regular, event.accuracy, event.own_accuracy, strict=True)
             )
@@ -147,6 +153,12 @@ class Recorder(Listener):
         if not losses_finite:
             return NotFinite(t, "step")
         return NotFinite(t, "rule") if self._own_rule and not weights_finite else None
+
+
+def _quoted(name: str) -> str:
+    """A client's name as a field of the table."""
+    special = any(character in name for character in ',"\n\r')
+    return '"' + name.replace('"', '""') + '"' if special else name
 
 
 def _finite(values: list[float]) -> bool:

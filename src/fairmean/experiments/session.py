@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -53,10 +55,43 @@ log = logging.getLogger(__name__)
 def _divided(federation: Federation) -> dict[str, NDArray[Any]]:
     """Who has which samples, and how many of each class, where the counts are no larger than the samples' places."""
     parts = {name: getattr(federation, name) for name in _PARTITION}
-    if federation.clients * federation.classes <= max(len(federation.rows), _COUNTS):
+    few = federation.clients * federation.classes <= max(len(federation.rows), _COUNTS)
+    if federation.task.has_classes and few:
         parts["class_counts"] = federation.class_counts(federation.y)
         parts["clean_class_counts"] = federation.class_counts(federation.clean_y)
     return parts
+
+
+def _facts(federation: Federation) -> dict[str, Any]:
+    """What a run folder says of its data beside the partition."""
+    facts: dict[str, Any] = {"input_shape": list(federation.shape), "classes": federation.classes}
+    names = {"client_names": federation.client_names, "class_names": federation.class_names}
+    return facts | {key: list(value) for key, value in names.items() if value is not None}
+
+
+class Best:
+    """The model with the best average so far, and how many evaluations there have been since."""
+
+    def __init__(self, higher: bool) -> None:
+        self._sign = 1.0 if higher else -1.0
+        self.value, self.round, self.since = -math.inf, -1, 0
+        self.w = torch.zeros(0)
+
+    def note(self, t: int, average: float, w: torch.Tensor) -> None:
+        """The model w of round t has this average."""
+        if self._sign * average > self.value:
+            self.value, self.round, self.since, self.w = self._sign * average, t, 0, w.clone()
+        else:
+            self.since += 1
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"value": self.value, "round": self.round, "since": self.since, "w": self.w}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Be as when the state was saved."""
+        for name, value in state.items():
+            setattr(self, name, value)
 
 
 class Session:
@@ -73,7 +108,9 @@ class Session:
         self.every = config.run.eval_every or max(1, self.rounds // _EVALUATIONS)
         self.regular = simulator.federation.regular
         self.metrics: dict[str, float] = {}
+        self.metric = simulator.federation.task.metric
         self.ended: dict[str, Any] = {}
+        self.best = Best(self.metric.higher) if config.data.validation else None
         self.t = 0
         fed = simulator.federation
         chosen = config.model.name, fed.shape, fed.classes, config.seed, fed.x[:1]
@@ -103,7 +140,7 @@ class Session:
         began = saved = time.monotonic()
         for t in range(start, self.rounds):
             self.t = t
-            accuracies = self.simulator.evaluate() if self.due(t) else None
+            accuracies = self.evaluate() if self.due(t) else None
             try:
                 step = self.simulator.step(t)
             except Diverged:  # the rule was given losses that are not finite
@@ -115,6 +152,9 @@ class Session:
             now = time.monotonic()
             speed = (t + 1 - start) / max(now - began, 1e-9)
             self._tell(report, Progress(t + 1, self.rounds, speed, self.metrics))
+            if self.stops:
+                self.t = t + 1
+                break
             late = now - saved > CHECKPOINT_SECONDS
             if (late or self.recorder.not_finite) and self.flush():
                 return
@@ -122,8 +162,9 @@ class Session:
                 self.checkpoint(t + 1)
                 self.audience.tell()
                 saved = now
-        if not self.flush():
+        else:
             self.t = self.rounds
+        if not self.flush():
             self.finish(time.monotonic() - began, start)
 
     def _tell(self, report: Report | None, progress: Progress) -> None:
@@ -147,6 +188,12 @@ class Session:
             return "there is no checkpoint yet"
         return f"the last checkpoint is round {checkpoint['round']} in {self.run.folder}"
 
+    @property
+    def stops(self) -> bool:
+        """Whether the run ends before its last round, because it has not become better for long."""
+        patience = self.config.train.patience
+        return self.best is not None and 0 < patience <= self.best.since
+
     def due(self, t: int) -> bool:
         """Whether the clients are evaluated before round t."""
         return t % self.every == 0
@@ -163,6 +210,8 @@ class Session:
                 raise self.recorder.folder.damaged("checkpoint.pt", "is damaged (it is of another run)")
             simulator.restore(checkpoint, self.t)
             self.swing.load(checkpoint["swing"])
+            if self.best is not None:
+                self.best.load(checkpoint.get("best", {}))
         started = RunStarted(
             self.run,
             read_only(self.regular),
@@ -170,7 +219,7 @@ class Session:
             resumed=checkpoint is not None,
             environment=environment(simulator.w.device, simulator.world.size),
             partition={name: read_only(values) for name, values in _divided(fed).items()},
-            facts={"input_shape": list(fed.shape), "classes": fed.classes},
+            facts=_facts(fed),
             premises=premises(simulator, self.config.train.dtype)
             if self.config.theory and checkpoint is None
             else None,
@@ -182,10 +231,18 @@ class Session:
             self.checkpoint(0)
         return simulator.agree(self.t)
 
+    def evaluate(self) -> Accuracies:
+        """How the clients are served by the model as it is; that model is kept, should it be the best."""
+        if self.best is not None:
+            self.evaluated = self.simulator.w.clone()
+        return self.simulator.evaluate()
+
     def note(self, t: int, step: Step, accuracies: Accuracies | None) -> None:
         """Round t happened."""
         if accuracies is not None:
-            self.metrics = summarise(accuracies[0], self.regular)
+            self.metrics = summarise(accuracies[0], self.regular, self.metric.higher)
+            if self.best is not None:
+                self.best.note(t, self.metrics["average"], self.evaluated)
         event = self._round_ended(t, step, accuracies)
         self.recorder.round_ended(event)
         self.audience.note(event)
@@ -205,23 +262,42 @@ class Session:
 
     def checkpoint(self, t: int) -> None:
         """Save what is needed to go on with round t."""
-        written = self.recorder.checkpoint(t, {"swing": self.swing.state(), **self.simulator.snapshot()})
+        best = {} if self.best is None else {"best": self.best.state()}
+        written = self.recorder.checkpoint(t, {"swing": self.swing.state(), **best, **self.simulator.snapshot()})
         if written is not None:
             log.debug("Run %s can go on with round %d from its checkpoint.", self.run.folder, t)
             self.audience.note(written)
 
     def finish(self, seconds: float, start: int, together: int = 1, accuracies: Accuracies | None = None) -> None:
-        """Evaluate the last model (unless that was done) and end; ``together``: how many runs advanced at once."""
-        simulator, T = self.simulator, self.rounds
+        """Evaluate the last model (unless that was done) and end; ``together``: how many runs advanced at once.
+
+        Where samples were held out, the rounds were evaluated on them; the summary has the test samples' figures.
+        """
+        simulator, T = self.simulator, self.t
         accuracies = accuracies or simulator.evaluate()
+        if self.best is not None and self.config.train.keep == "best":
+            self.best.note(T, summarise(accuracies[0], self.regular)["average"], simulator.w)
+            simulator.w.copy_(self.best.w.to(simulator.w))
+            accuracies = simulator.evaluate()
         losses, clients = simulator.losses(T), simulator.participants(T)
         if not (losses.isfinite().all() and simulator.w.isfinite().all()):
             self._diverged(T, "step")
             return
         self.checkpoint(T)  # before the last rows: a run stopped below comes here again and writes them once
         everyone = simulator.training_losses(losses)[torch.from_numpy(self.regular)]
-        summary = finished(*accuracies, self.regular, dispersion(everyone).item(), self.swing.warning)
-        self.metrics = summarise(accuracies[0], self.regular)
+        held_out = None if self.best is None else accuracies[0]
+        summary = finished(
+            *(accuracies if held_out is None else simulator.test()),
+            self.regular,
+            dispersion(everyone).item(),
+            self.swing.warning,
+            self.metric,
+            simulator.details(),
+            held_out,
+        )
+        if self.best is not None:
+            summary |= {"rounds": T, "best_round": self.best.round}
+        self.metrics = summarise(accuracies[0], self.regular, self.metric.higher)
         last = self._round_ended(T, Step(clients, losses, None, simulator.look(T)), accuracies)
         self._end(RunEnded(self.run, summary, last, T - start, seconds, together))
 
@@ -260,7 +336,7 @@ def _log_end(event: RunEnded) -> None:
         log.info("Run %s diverged in round %d.", folder, summary["round"])
     else:
         log.info(
-            "Run %s finished %d rounds in %.1f s: average %.2f %%, variance %.2f, worst %.2f %%.",
+            "Run %s finished %d rounds in %.1f s: average %.2f, variance %.2f, worst %.2f.",
             folder, event.rounds, event.seconds, summary["average"], summary["variance"], summary["worst"],
         )  # fmt: skip
 
@@ -279,6 +355,12 @@ class Follower(Session):
     def resume(self) -> int:
         return self.simulator.agree(0)
 
+    def evaluate(self) -> Accuracies:
+        """How the clients are served by the model as it is; that model is kept, should it be the best."""
+        if self.best is not None:
+            self.evaluated = self.simulator.w.clone()
+        return self.simulator.evaluate()
+
     def note(self, t: int, step: Step, accuracies: Accuracies | None) -> None:
         pass
 
@@ -291,3 +373,4 @@ class Follower(Session):
     def finish(self, seconds: float, start: int, together: int = 1, accuracies: Accuracies | None = None) -> None:
         self.simulator.evaluate()
         self.simulator.training_losses(self.simulator.losses(self.rounds))
+        self.simulator.details()

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairmean.data.registry import SPECS
+from fairmean.data.tasks import task
 from fairmean.engine.ranks import World
 from fairmean.errors import UserError
 from fairmean.experiments.building import TRUST
@@ -132,6 +134,7 @@ def plan(
     methods: Sequence[str | Method] | str | Method | None = None,
     attacks: Sequence[str] | str | None = None,
     seeds: Sequence[int] | int | None = None,
+    sources: Sources | None = None,
 ) -> list[tuple[str, str, Config]]:
     """(method, attack, config) of every run; lists under ``[grid]`` (methods, attacks, seeds, or any key) are swept.
 
@@ -147,8 +150,9 @@ def plan(
     grid = _grid(tree.pop("grid", {}))
     tree.setdefault("run", {}).setdefault("name", "compare")
     own = tree.get("method", {})
-    parse(tree)  # a mistake in a section that the sweep replaces is still a mistake
-    swept: dict[str, Any] = {"methods": _usual(own), "attacks": ATTACKS, "seeds": [tree.get("seed", 1)]}
+    base = parse(tree)  # a mistake in a section that the sweep replaces is still a mistake
+    usual_attacks = _usual_attacks(base, sources or Sources()) if attacks is None and "attacks" not in grid else ()
+    swept: dict[str, Any] = {"methods": _usual(own), "attacks": usual_attacks, "seeds": [tree.get("seed", 1)]}
     swept = {name: grid.pop(name, default) for name, default in swept.items()}
     method_specs = [_with_own(text, own) for text in _texts("methods", methods, swept["methods"])]
     attack_specs = _texts("attacks", attacks, swept["attacks"])
@@ -174,6 +178,14 @@ def plan(
             assign(one, "seed", seed)
             runs.append((name, label(attack_spec), parse(one)))
     return runs
+
+
+def _usual_attacks(config: Config, sources: Sources) -> tuple[str, ...]:
+    """No attack, and two that fit the task."""
+    if config.data.name in SPECS:
+        return ATTACKS
+    attacks = task(sources.dataset(config.data).task).attacks
+    return ATTACKS if set(ATTACKS) <= set(attacks) else attacks[:3]
 
 
 def _usual(own: Mapping[str, Any]) -> list[str]:
@@ -317,15 +329,20 @@ def compare(
 
     ``listeners`` are told of every run (see ``fairmean.Listener``); the events of runs that advance at once alternate.
     """
-    audience = Audience(listeners)
-    return compare_planned(plan(source, by_name(overrides), methods, attacks, seeds), report, together, audience)
+    audience, sources = Audience(listeners), Sources()
+    planned = plan(source, by_name(overrides), methods, attacks, seeds, sources)
+    return compare_planned(planned, report, together, audience, sources)
 
 
 def compare_planned(
-    runs: list[Planned], report: Report | None = None, together: int | None = None, audience: Audience = NOBODY
+    runs: list[Planned],
+    report: Report | None = None,
+    together: int | None = None,
+    audience: Audience = NOBODY,
+    sources: Sources | None = None,
 ) -> Comparison:
     """As ``compare``, for runs that were planned already."""
-    sources = Sources()
+    sources = sources or Sources()
     runs = resolved(runs, sources)
     return _collect(runs, _records(runs, together, report, sources, audience))
 
@@ -362,7 +379,7 @@ def _records(
         raise UserError(f"together = {together}: must be a whole number ≥ 1 (1: one run after the other)")
     on_gpu = torch.device(runs[0][2].train.device).type == "cuda"
     most = together or (len(runs) if on_gpu else 1)
-    if any(config.theory for _, _, config in runs):  # the monitor looks at one run at a time
+    if any(config.theory or config.data.validation for _, _, config in runs):  # these look at one run at a time
         most = 1
     if most > 1:
         return unwrapping(lambda: _at_once(runs, most, report, sources, audience))
@@ -425,7 +442,7 @@ def _collect(runs: list[Planned], records: list[dict[str, Any]]) -> Comparison:
     writer.writeheader()
     writer.writerows(records)
     folder.mkdir(parents=True, exist_ok=True)  # not there if no run came through
-    study = hashlib.sha256("\n".join(r["folder"] for r in records).encode()).hexdigest()[:8]
+    study = hashlib.sha256("\n".join(Path(r["folder"]).name for r in records).encode()).hexdigest()[:8]
     table = folder / f"table-{study}.csv"
     for name in (table.name, "table.csv"):  # its own, which other studies of this name leave alone; and the newest
         RunFolder(folder).write(name, text.getvalue())

@@ -194,6 +194,7 @@ def _advance(sessions: list[Session], start: int, report: Report | None, audienc
     taken, accuracies = time.monotonic() - began, fleet.evaluate()
     for session, accuracy in zip(sessions, accuracies, strict=True):
         if not session.ended and not session.flush():
+            session.t = session.rounds
             session.finish(taken, start, len(sessions), accuracy)
     if interrupted is not None:  # in the last round: nothing was left to interrupt
         raise interrupted

@@ -17,7 +17,7 @@ from fairmean.rules.aggregator import Aggregator
 from fairmean.rules.context import LAST_SENT, Context, Means
 from fairmean.rules.hyper import hyper_parameters
 from fairmean.rules.mixing import Mixing
-from fairmean.rules.objectives import CrossEntropy, Objective, entropy
+from fairmean.rules.objectives import CrossEntropy, Objective
 from fairmean.rules.products import Products
 from fairmean.rules.round import Access, Round, Rung, State
 from fairmean.rules.scales import Scale
@@ -179,7 +179,7 @@ class Method:
         """What clients measure of every row at the broadcast model, by name."""
         measured = dict(self.objective.measure(logits, y, context))
         if self.needs_entropy:
-            measured["entropy"] = entropy(logits)
+            measured["entropy"] = self.objective.entropy(logits)
         return measured
 
     def check(self, n: int, access: Access) -> None:

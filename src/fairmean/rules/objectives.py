@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairmean.errors import UserError
 from fairmean.rules.context import Context, Means
 from fairmean.rules.hyper import check_tilt
 from fairmean.rules.registry import Parts
@@ -51,6 +53,14 @@ class Objective:
         """
         return {}
 
+    def entropy(self, logits: Tensor) -> Tensor:
+        """How unsure the model is of every row, without looking at labels: −Σ p log p of its class probabilities.
+
+        Of a sequence it is the mean over tokens.
+        """
+        log_p = F.log_softmax(logits, -1)
+        return _per_sample(-(log_p.exp() * log_p).sum(-1))
+
     def init(self, n: int, classes: int) -> State:
         """The memories of n clients before the first round: tensors with one row for each, by name."""
         return {}
@@ -63,10 +73,9 @@ class Objective:
         return memory
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """Predictive entropy −Σ p log p of every row: label-free."""
-    log_p = F.log_softmax(logits, 1)
-    return -(log_p.exp() * log_p).sum(1)
+def _per_sample(values: Tensor) -> Tensor:
+    """One value for each sample: of a sequence, the mean over its tokens."""
+    return values.flatten(1).mean(1) if values.dim() > 1 else values
 
 
 OBJECTIVES = Parts("objective", Objective)
@@ -98,3 +107,92 @@ class Tilted(CrossEntropy):
 
     def __post_init__(self) -> None:
         check_tilt("t_in", self.t_in)
+
+
+@register_objective("next-token")
+@dataclass(frozen=True)
+class NextToken(Objective):
+    """ℓ = −(1/L) Σ log p of the next token, over the L tokens of a sequence."""
+
+    simple: ClassVar[bool] = True
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        of_tokens = F.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none")
+        return _per_sample(of_tokens.view(logits.shape[:-1]))
+
+
+@register_objective("binary-cross-entropy")
+@dataclass(frozen=True)
+class BinaryCrossEntropy(Objective):
+    """ℓ = −y ω₊ log σ(z) − (1−y) log(1−σ(z)): one output z, and positive samples count pos_weight = ω₊ times."""
+
+    simple: ClassVar[bool] = True
+    pos_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pos_weight < float("inf"):
+            raise UserError(f"pos_weight = {self.pos_weight}: must be a finite number > 0 (1 counts all samples alike)")
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        z = logits[..., 0]
+        return self.pos_weight * y * F.softplus(-z) + (1 - y) * F.softplus(z)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        z = logits[..., 0]
+        p = torch.sigmoid(z)
+        return p * F.softplus(-z) + (1 - p) * F.softplus(z)
+
+
+@dataclass(frozen=True)
+class Distance(Objective):
+    """ℓ is a function of the error z − y of a predicted number."""
+
+    simple: ClassVar[bool] = True
+
+    def of_error(self, error: Tensor) -> Tensor:
+        """ℓ of an error."""
+        raise NotImplementedError
+
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        return self.of_error(logits[..., 0] - y)
+
+    def entropy(self, logits: Tensor) -> Tensor:
+        raise UserError("a predicted number has no entropy; choose a method that does not ask for it, as fairmean")
+
+
+@register_objective("squared")
+@dataclass(frozen=True)
+class Squared(Distance):
+    """ℓ = (z − y)²."""
+
+    simple: ClassVar[bool] = True
+
+    def of_error(self, error: Tensor) -> Tensor:
+        return error.square()
+
+
+@register_objective("absolute")
+@dataclass(frozen=True)
+class Absolute(Distance):
+    """ℓ = |z − y|: a few large errors count less than in the squared one."""
+
+    simple: ClassVar[bool] = True
+
+    def of_error(self, error: Tensor) -> Tensor:
+        return error.abs()
+
+
+@register_objective("huber")
+@dataclass(frozen=True)
+class Huber(Distance):
+    """ℓ = e²/2 for errors |e| ≤ δ, and δ(|e| − δ/2) beyond: squared near zero, absolute far away."""
+
+    simple: ClassVar[bool] = True
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta < float("inf"):
+            raise UserError(f"delta = {self.delta}: must be a finite number > 0 (where the slope stops growing)")
+
+    def of_error(self, error: Tensor) -> Tensor:
+        return F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=self.delta)

@@ -50,9 +50,11 @@ def page(run: Run, most: int = 20) -> str:
     if "warning" in run.summary:
         lines += [f"warning: {run.summary['warning']}", ""]
     clients = _clients(run)
-    order = sorted(clients, key=lambda client: math.inf if math.isnan(client["accuracy"]) else client["accuracy"])
-    header = ["client", "", "samples", "test", "loss", "weight", "accuracy %", "on its own labels %"]
-    lines.append(columns([_row(client) for client in order[:most]], header))
+    figure = run.metric.name
+    sign = 1 if run.metric.higher else -1
+    order = sorted(clients, key=lambda client: math.inf if math.isnan(client[figure]) else sign * client[figure])
+    header = ["client", "", "samples", "test", "loss", "weight", run.metric.label, "on its own labels"]
+    lines.append(columns([_row(client, figure) for client in order[:most]], header))
     if len(clients) > most:
         lines.append(f"… {len(clients) - most} more (--clients {len(clients)} shows them)")
     lines += ["", f"table: {run.table}", f"model: fairmean.load({run.hash[:8]!r}).model()"]
@@ -63,29 +65,27 @@ def page(run: Run, most: int = 20) -> str:
     return "\n".join(lines)
 
 
-def _row(client: dict[str, Any]) -> list[str]:
+def _row(client: dict[str, Any], figure: str) -> list[str]:
     kind = "" if client["regular"] else "poisoned"
-    figures = (f"{client['loss']:.3f}", f"{client['weight']:.4f}", *(f"{client[key]:.1f}" for key in _ACCURACIES))
+    judged = (f"{client[key]:.4g}" for key in (figure, f"own_{figure}"))
+    figures = (f"{client['loss']:.3f}", f"{client['weight']:.4f}", *judged)
     shown = ["–" if text == "nan" else text for text in figures]
     return [str(client["client"]), kind, str(client["samples"]), str(client["test"]), *shown]
-
-
-_ACCURACIES = ("accuracy", "own_accuracy")
 
 
 def _clients(run: Run) -> list[dict[str, Any]]:
     """Every client: its data, its last loss and weight, and its accuracy when it was last evaluated."""
     partition, table = run.partition, run.columns
-    n = len(partition.regular)
+    n, names = len(partition.regular), run.client_names
     latest: dict[str, Values] = {}
-    for name in ("loss", "weight", *_ACCURACIES):
+    for name in ("loss", "weight", run.metric.name, f"own_{run.metric.name}"):
         column = np.full(n, math.nan)
         there = ~np.isnan(table[name])
         column[table["client"][there]] = table[name][there]  # rows are in the order of rounds
         latest[name] = column
     return [
         {
-            "client": client,
+            "client": names[client] if run.has_names else client,
             "regular": bool(partition.regular[client]),
             "samples": int(partition.sizes[client]),
             "test": int(partition.test_sizes[client]),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from fairmean.data.registry import SPECS
+from fairmean.data.tasks import task
 from fairmean.experiments.building import poisoned
 from fairmean.experiments.comparison_table import in_colour
 from fairmean.experiments.config import Config
@@ -13,23 +17,50 @@ from fairmean.text import columns
 
 def headline(config: Config) -> str:
     """What was run, in one line; under an attack, who is poisoned."""
-    part, attack, ids = config.partition, config.attack, poisoned(config)
-    who = ", ".join(map(str, ids)) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {part.clients})"
-    kind = f"Dirichlet {part.alpha:g}" if part.name == "dirichlet" else part.name
-    attacked = f"clients {who} poisoned" if len(ids) else "none poisoned"
+    part, attack = config.partition, config.attack
+    ids = _poisoned(config)
+    who = ", ".join(ids) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {part.clients})"
+    kinds = {"dirichlet": f"Dirichlet {part.alpha:g}", "given": "as the data says"}
+    kind = kinds.get(part.name, part.name)
+    clean = "none poisoned" if config.data.name in SPECS else "labels as given, none poisoned on purpose"
+    attacked = f"clients {who} poisoned" if ids else clean
     parts = (config.data.name, f"{part.clients} clients, {kind}", attacked)
     return " · ".join([*parts, f"{config.train.rounds} rounds", config.train.device])
+
+
+def _poisoned(config: Config) -> list[str]:
+    """The poisoned clients, by name where the config names them, else by number."""
+    clients = config.attack.clients
+    if config.attack.name == "none" or isinstance(clients, int):
+        return [str(client) for client in poisoned(config)]
+    return [str(client).strip() for client in (clients.strip("[]").split(",") if isinstance(clients, str) else clients)]
 
 
 def footer(result: Comparison, command: str = "fairmean compare") -> str:
     """How to read the table, and where to go next; ``command`` made it, and further commands are written from it."""
     return (
-        f"best per column {'in bold' if in_colour() else '*'} · accuracy in %, var in %², on clean labels, "
-        "over regular clients (all of them where there is no attack)\n"
+        f"best per column {'in bold' if in_colour() else '*'} · {_judged(result.config)}, {_labels(result)}\n"
         f"{_assumptions(result)}{_diverged(result)}"
         f"details: {result.folder}/table.csv (kept as {result.table.name}), and one folder per run beside it\n"
         f"next: {_next(result, command)}"
     )
+
+
+def _judged(config: Config) -> str:
+    """What the figures are, and their units."""
+    metric = task(config.data.task).metric
+    if metric.unit == "%":
+        return f"{metric.name} in %, var in %²"
+    return f"{metric.name} ({metric.about}, so less is better) in {metric.unit}, var in its square"
+
+
+def _labels(result: Comparison) -> str:
+    """Whose labels are meant, as far as anybody knows whether they are right."""
+    if result.config.data.name in SPECS:
+        return "on clean labels, over regular clients (all of them where there is no attack)"
+    if all(attack.partition(" ")[0] == "none" for attack in result.attacks):
+        return "on labels as given, over all clients"
+    return "on labels as given, before poisoning, over regular clients (all of them where there is no attack)"
 
 
 def _next(result: Comparison, command: str) -> str:
@@ -69,12 +100,7 @@ def run(result: Run) -> str:
             [[f"{s[name]:.4g}" for name in METRICS] + [f"{s['loss_dispersion']:.3g}"]],
             [*METRICS, "loss dispersion D_1"],
         ),
-        "accuracy per client: "
-        + " ".join(
-            f"{value:.1f}{'' if regular else ' (poisoned)'}"
-            for value, regular in list(zip(result.accuracy, result.regular, strict=True))[:20]
-        )
-        + (f" … and {len(result.accuracy) - 20} more in {result.table.name}" if len(result.accuracy) > 20 else ""),
+        f"{result.metric.name} per client: {_clients(result)}",
     ]
     if "warning" in s:
         lines.append(f"warning: {s['warning']}")
@@ -82,9 +108,9 @@ def run(result: Run) -> str:
         lines.append(f"{s['without_test_data']} clients have no test data and are in none of these figures")
     if s["poisoned"]:
         view = s["poisoned"]
-        lines.append(
-            f"poisoned clients: {view['clean_average']:.1f} % on clean labels, {view['own_average']:.1f} % on their own"
-        )
+        unit = " %" if result.metric.unit == "%" else ""
+        clean, own = (f"{view[key]:.{_digits(view[key], result)}f}{unit}" for key in ("clean_average", "own_average"))
+        lines.append(f"poisoned clients: {clean} on clean labels, {own} on their own")
     before = result.continues
     if before is not None:
         lines.append(f"the first {before['rounds']} rounds were computed before, in run {before['run'][:8]}")
@@ -92,3 +118,25 @@ def run(result: Run) -> str:
     if result.config.theory:
         lines.append(f"next: fairmean check {result.folder}")
     return "\n".join(lines)
+
+
+_SHOWN = 20
+
+
+def _clients(result: Run) -> str:
+    """The clients' figures, with their names where they have any; of many clients the first ones."""
+    names = result.client_names if result.has_names else [""] * len(result.values)
+    every = list(zip(names, result.values, result.regular, strict=True))
+    shown = [
+        f"{name}{' ' if name else ''}{value:.{_digits(value, result)}f}{'' if regular else ' (poisoned)'}"
+        for name, value, regular in every[:_SHOWN]
+    ]
+    more = f" … and {len(every) - _SHOWN} more in {result.table.name}" if len(every) > _SHOWN else ""
+    return (", " if result.has_names else " ").join(shown) + more
+
+
+def _digits(value: float, result: Run) -> int:
+    """So many that a figure has three digits that count; one after the point for a percentage."""
+    if result.metric.unit == "%" or math.isnan(value) or value == 0:
+        return 1
+    return min(6, max(0, 2 - math.floor(math.log10(abs(value)))))

@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_map
 from fairmean.engine.batch import Batch
 from fairmean.engine.cohort import Gathered, WithProducts
 from fairmean.engine.descent import Direction, descend
-from fairmean.engine.evaluation import Percent
 from fairmean.engine.fleet.vmapped_rule import vectorises, whole_rounds
 from fairmean.engine.paths.one_pass import OnePass
 from fairmean.engine.paths.per_client import client_gradients
+from fairmean.engine.scoring import Figures
 from fairmean.engine.server import ServerState
 from fairmean.engine.simulator import Simulator, Step, on
 from fairmean.errors import UserCodeError
@@ -122,7 +122,7 @@ class Graphed:
             both = torch.stack([losses, weights]).cpu().numpy()
             return [Step(self._clients, both[0], both[1])]
 
-    def evaluate(self) -> list[tuple[Percent, Percent]]:
+    def evaluate(self) -> list[tuple[Figures, Figures]]:
         """As ``Simulator.evaluate``."""
         with torch.cuda.stream(self._stream):
             return [self.simulator.evaluate()]

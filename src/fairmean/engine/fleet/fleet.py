@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from fairmean.engine.evaluation import Percent
 from fairmean.engine.fleet.cuda_graph import Graphed
 from fairmean.engine.fleet.mlp_shape import linear_layers
 from fairmean.engine.fleet.stack import Stack
+from fairmean.engine.scoring import Figures
 from fairmean.engine.simulator import Simulator, Step
 from fairmean.rules.round import Rung
 
-Accuracy = tuple[Percent, Percent]
+Accuracy = tuple[Figures, Figures]
 _FEW = 32
 
 

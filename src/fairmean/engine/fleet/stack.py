@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.engine.batch import Batch
@@ -33,6 +32,7 @@ from fairmean.engine.fleet.vmapped_rule import (
     whole_rounds,
 )
 from fairmean.engine.precision import matmul_tf32
+from fairmean.engine.scoring import Figures, figures, furthest, scores
 from fairmean.engine.server import Server, ServerState
 from fairmean.engine.simulator import Simulator, Step, on
 from fairmean.errors import UserCodeError
@@ -41,8 +41,6 @@ from fairmean.rules.method import Method
 from fairmean.rules.objectives import CrossEntropy
 from fairmean.rules.products import gram
 from fairmean.rules.round import Access, Rung, State
-
-Percent = NDArray[np.float64]
 
 
 @dataclass
@@ -306,9 +304,10 @@ class Stack:
         """(client losses, each sample's share in its client's gradient, ∂ℓ/∂logits); groups get what they measured."""
         y = rows.y
         if rows.dynamic is not None:
-            y = torch.where(rows.dynamic, logits.argmin(2), y)
-        log_p = F.log_softmax(logits, 2)
-        values = -log_p.gather(2, y[..., None])[..., 0]
+            y = torch.where(rows.dynamic, furthest(logits), y)
+        closed = any(type(group.method.objective).losses is CrossEntropy.losses for group in self.groups)
+        log_p = F.log_softmax(logits, 2) if closed else torch.empty_like(logits)
+        values = -log_p.gather(2, y[..., None])[..., 0] if closed else torch.empty_like(logits[..., 0])
         slopes, sample_weights = [], []
         for group in self.groups:
             mine, method = group.runs, group.method
@@ -328,7 +327,9 @@ class Stack:
             if tilt != 0 or given.get(mine.start) is not None:
                 share = share.clone()
                 losses[mine], share[mine] = rows.weighted(values[mine], tilt, given.get(mine.start))
-        delta = log_p.exp_().scatter_add_(2, y[..., None], rows.minus_one.expand_as(values)[..., None])
+        delta = log_p
+        if closed:
+            delta = log_p.exp_().scatter_add_(2, y[..., None], rows.minus_one.expand_as(values)[..., None])
         for runs, slope in slopes:
             delta[runs] = slope
         return losses, share, delta
@@ -363,32 +364,34 @@ class Stack:
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
-    def evaluate(self) -> list[tuple[Percent, Percent]]:
+    def evaluate(self) -> list[tuple[Figures, Figures]]:
         """As ``Simulator.evaluate``, for every run at once, in the order they were given in."""
         feds = [s.federation for s in self.simulators]
         with torch.cuda.stream(self._stream), torch.no_grad():
-            hat = self._net.exact()
-            predicted, furthest = [], []
-            for part in torch.split(self._test_x, max(1, 2**22 // len(self.W))):
-                logits = self._net.forward(part, hat, False)[1]
-                predicted.append(logits.argmax(2))
-                furthest.append(logits.argmin(2))
-            first, last = torch.cat(predicted, 1), torch.cat(furthest, 1)
-            clean = first == feds[0].test_y
-            own_y = torch.stack(
-                [
-                    f.test_own_y if f.test_dynamic is None else torch.where(f.test_dynamic, last[r], f.test_own_y)
-                    for r, f in enumerate(feds)
-                ]
-            )
-            hits = torch.stack([clean, first == own_y]).cpu().numpy()
-        offsets = feds[0].test_offsets
-        total = np.concatenate([np.zeros((*hits.shape[:2], 1), np.int64), hits.cumsum(2)], 2)
-        with np.errstate(invalid="ignore"):
-            percent = 100.0 * np.diff(total[..., offsets], axis=2) / np.diff(offsets)
+            hat, what = self._net.exact(), feds[0].task
+            own_y = torch.stack([f.test_own_y for f in feds])
+            dynamic = [f.test_dynamic for f in feds]
+            parts: list[Tensor] = []
+            rows = max(1, 2**22 // len(self.W))
+            for start in range(0, len(self._test_x), rows):
+                part = slice(start, start + rows)
+                outputs = self._net.forward(self._test_x[part], hat, False)[1]
+                own = own_y[:, part]
+                if any(d is not None for d in dynamic):
+                    last = furthest(outputs)
+                    own = torch.stack(
+                        [
+                            y if d is None else torch.where(d[part], last[r], y)
+                            for r, (d, y) in enumerate(zip(dynamic, own, strict=True))
+                        ]
+                    )
+                clean = feds[0].test_y[part].expand_as(own)
+                parts.append(torch.stack([scores(what, outputs, clean), scores(what, outputs, own)]))
+            values = torch.cat(parts, 2).cpu().numpy() if parts else np.zeros((2, len(feds), 0))
+        found = figures(what, values, feds[0].test_offsets, feds[0].target_spread)
         result: list[Any] = [None] * len(feds)
         for r, place in enumerate(self.order):
-            result[place] = (percent[0, r], percent[1, r])
+            result[place] = (found[0, r], found[1, r])
         return result
 
     # -- set-up -------------------------------------------------------------------------------------------------------
