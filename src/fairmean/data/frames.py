@@ -128,13 +128,20 @@ def _as_whole(whole: Dataset) -> dict[str, Any]:
     return {} if whole.task == "regression" else {"classes": whole.classes}
 
 
+def _length(part: str, items: Any) -> int:
+    try:
+        if hasattr(items, "__getitem__"):
+            return len(items)
+    except TypeError:
+        pass
+    raise UserError(
+        f"data: '{part}' is a {type(items).__name__} without a length: give a Dataset with __len__ and __getitem__"
+    )
+
+
 def _stacked(part: str, items: Any) -> dict[str, NDArray[Any]]:
     """``x_…``, ``y_…`` and ``clients_…`` of all items."""
-    if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
-        raise UserError(
-            f"data: '{part}' is a {type(items).__name__} without a length: give a Dataset with __len__ and __getitem__"
-        )
-    if not len(items):
+    if not _length(part, items):
         raise UserError(f"data: '{part}' has no items: give it some")
     rows: list[tuple[Any, ...]] = []
     for i in range(len(items)):

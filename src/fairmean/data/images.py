@@ -27,9 +27,9 @@ def stacked(name: str, files: Sequence[tuple[str, Path | bytes]]) -> NDArray[np.
                 f"data '{name}': {called} has {image.shape[1]} × {image.shape[0]} pixels, and {files[0][0]} has "
                 f"{size[1]} × {size[0]}: resize them to one size"
             )
-        if image.ndim > stack.ndim:  # the first one with colours
+        if image.ndim == stack.ndim:  # the first one with colours
             stack = np.repeat(stack[..., None], 3, axis=-1)
-        stack[i] = image if image.ndim == stack.ndim else image[..., None]
+        stack[i] = image if image.ndim == stack.ndim - 1 else image[..., None]
     assert stack is not None
     return stack
 
