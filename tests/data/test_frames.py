@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -105,7 +107,7 @@ def test_wrong_frames(frame):
             kept(given, asked)
 
 
-class Items(torch.utils.data.Dataset):
+class Items(torch.utils.data.Dataset[Any]):
     """A map-style Dataset of items that are given."""
 
     def __init__(self, *items):
@@ -151,7 +153,7 @@ def test_wrong_torch_datasets():
         def __getitem__(self, i):
             return {}["k"] if i == 2 else super().__getitem__(i)
 
-    class Endless(torch.utils.data.IterableDataset):
+    class Endless(torch.utils.data.IterableDataset[Any]):
         def __iter__(self):
             return iter([])
 

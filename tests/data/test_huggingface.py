@@ -158,7 +158,11 @@ def test_what_datasets_itself_writes(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets", reason="the package datasets, which fairmean does not need")
     features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.ClassLabel(names=LABEL["names"]), "site": datasets.Value("string")}
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=LABEL["names"]),
+            "site": datasets.Value("string"),
+        }
     )
     rows = {"image": [Image.new("RGB", (4, 3), (i, 0, 0)) for i in range(N)], "label": Y, "site": SITES}
     whole = datasets.Dataset.from_dict(rows, features=features)

@@ -195,3 +195,88 @@ def test_a_module_that_does_not_import(module, source):
     module(source)
     with pytest.raises(UserError, match="importing toy_module failed"):
         data.load("toy_module:make")
+
+
+def test_texts_are_numbered_by_their_order(tmp_path):
+    texts = {
+        "y_train": np.array(["well", "ill", "ill", "well", "10", "9"]),
+        "y_test": np.array(["ill", "9", "well"]),
+        "clients_train": np.array(["2", "10", "2", "2", "10", "1"]),
+        "clients_test": np.array(["1", "2", "10"]),
+    }
+    own = data.load(as_npz(tmp_path, GOOD | texts))
+    assert own.class_names == ("10", "9", "ill", "well")
+    assert own.train_y.tolist() == [3, 2, 2, 3, 0, 1]
+    assert own.client_names == ("1", "2", "10"), "whole numbers go by their size"
+    assert own.train_clients.tolist() == [1, 2, 1, 1, 2, 0]
+    assert own.test_clients.tolist() == [0, 1, 2]
+    assert (own.task, own.classes) == ("classification", 4)
+
+
+def test_floats_are_a_regression(tmp_path):
+    numbers = {"y_train": np.linspace(0, 1, 6), "y_test": np.zeros(3)}
+    own = data.load(as_npz(tmp_path, GOOD | numbers))
+    assert (own.task, own.classes, own.train_y.dtype) == ("regression", 1, np.float32)
+    whole = data.load(as_npz(tmp_path, GOOD), columns=data.Columns(task="regression"))
+    assert (whole.task, whole.train_y.tolist()) == ("regression", [0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
+    with pytest.raises(UserError, match="y_train is float64: save it as integers"):
+        data.load(as_npz(tmp_path, GOOD | numbers), columns=data.Columns(task="classification"))
+
+
+def test_two_classes_may_be_binary(tmp_path):
+    two = GOOD | {"y_train": np.array([True, False] * 3), "y_test": np.array([True] * 3)}
+    assert data.load(as_npz(tmp_path, two)).task == "classification"
+    assert data.load(as_npz(tmp_path, two), columns=data.Columns(task="binary")).task == "binary"
+    with pytest.raises(UserError, match=r"has 4 classes, not two; use data\.task=classification"):
+        data.load(as_npz(tmp_path, GOOD), columns=data.Columns(task="binary"))
+
+
+def test_whole_numbers_are_tokens(tmp_path):
+    x = {"x_train": np.arange(24, dtype=np.int32).reshape(6, 4), "x_test": np.zeros((3, 4), np.int32)}
+    own = data.load(as_npz(tmp_path, GOOD | x))
+    assert (own.task, own.train_x.dtype) == ("classification", np.int64)
+    following = {"y_train": x["x_train"] + 1, "y_test": x["x_test"] + 1}
+    own = data.load(as_npz(tmp_path, GOOD | x | following))
+    assert (own.task, own.classes, own.train_y.shape) == ("next-token", 25, (6, 4))
+    for changes, columns, why in (
+        (
+            {"y_test": np.zeros((3, 5), int)},
+            data.Columns(),
+            r"y_test has shape \(3, 5\): it needs \(3, 4\), the next tok",
+        ),
+        ({}, data.Columns(task="binary"), "has rows of targets, which is next-token prediction"),
+        ({"y_test": np.full((3, 4), 2**40)}, data.Columns(), "holds a token 1,099,511,627,776"),
+        ({"y_test": np.full((3, 4), -1)}, data.Columns(), "y_test holds -1"),
+        ({"classes": np.array(24)}, data.Columns(), "classes=24, but there is a token 24"),
+    ):
+        with pytest.raises(UserError, match=why):
+            data.load(as_npz(tmp_path, GOOD | x | following | changes), columns=columns)
+    with pytest.raises(UserError, match="has single targets"):
+        data.load(as_npz(tmp_path, GOOD | x), columns=data.Columns(task="next-token"))
+
+
+def test_a_dataset_keeps_what_it_says_of_itself(module):
+    module(
+        "from dataclasses import replace\n"
+        "from fairmean.data import Dataset\n"
+        "x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])\n"
+        "whose = dict(train_clients=y, test_clients=y, client_names=('a', 'b'))\n"
+        "data = Dataset('mine', x, y, x, y, 2, task='binary', class_names=('no', 'yes'), table=True, **whose)\n"
+        "def make(): return data\n"
+        "def numbers(): return replace(data, train_y=y / 3, test_y=y / 3, task='regression', class_names=None)\n"
+        "def nameless(): return replace(data, client_names=('a',))\n"
+        "def classless(): return replace(data, class_names=('no', 'yes', 'perhaps'))\n"
+        "def forgotten(): return replace(data, train_y=y / 3, test_y=y / 3, task='classification')\n"
+    )
+    own = data.load("toy_module:make")
+    assert (own.task, own.class_names, own.client_names, own.table) == ("binary", ("no", "yes"), ("a", "b"), True)
+    assert data.load("toy_module:make", columns=data.Columns(task="classification")).task == "classification"
+    numbers = data.load("toy_module:numbers")
+    assert (numbers.task, numbers.classes, numbers.class_names) == ("regression", 1, None)
+    for name, why in (
+        ("nameless", "client 1 has no name"),
+        ("classless", "class_names has 3 names, and there are 2 classes"),
+        ("forgotten", "y_train is float64: save it as integers"),
+    ):
+        with pytest.raises(UserError, match=why):
+            data.load(f"toy_module:{name}")
