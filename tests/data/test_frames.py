@@ -61,6 +61,11 @@ def test_a_frame_is_as_its_file(frame, tmp_path):
     assert np.array_equal(stored.test_clients, passed.test_clients)
 
 
+def test_texts_that_look_missing_are_texts_where_the_frame_says_so(frame):
+    dataset = kept({"frame": frame.assign(outcome=["NA", "none"] * 12)}, ASKED)
+    assert dataset.class_names == ("NA", "none")
+
+
 def test_two_frames(frame):
     dataset = kept({"train": frame[:18], "test": frame[18:]}, ASKED)
     assert dataset.test_x[:, 0].tolist() == (20.5 + np.arange(18, N)).tolist()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import os
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fairmean import data
 from fairmean.data import Columns, own, tables
@@ -179,6 +182,64 @@ def test_wrong_tables(table, case):
     with pytest.raises(UserError, match=why) as caught:
         data.load(table(header, lines), columns=asked)
     assert "\n" not in str(caught.value)
+
+
+CELLS = st.sampled_from(
+    [
+        "",
+        "0",
+        "1",
+        "2",
+        "-3.5",
+        "1e39",
+        "inf",
+        "nan",
+        "NA",
+        "a",
+        "b",
+        "true",
+        "False",
+        "2020-01-01",
+        "x,y",
+        '"',
+        "ä\n",
+        "1_0",
+    ]
+)
+TABLES = st.integers(1, 4).flatmap(
+    lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=1, max_size=12)
+)
+
+
+@given(TABLES, st.booleans(), st.sampled_from(["auto", "classification", "binary", "regression", "next-token"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_in_a_table(tmp_path, rows, quoted, task):
+    """It is a data set without gaps, or one line says why not."""
+    file = tmp_path / "t.csv"
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        quoting = csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL
+        csv.writer(stream, quoting=quoting).writerows([[f"c{i}" for i in range(len(rows[0]))], *rows])
+    client = "c1" if len(rows[0]) > 2 else None
+    try:
+        dataset = data.load(str(file), columns=Columns("c0", client, task=task))
+    except UserError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+    assert "\n" not in refusal
+    if refusal:
+        return
+    assert np.isfinite(dataset.train_x).all()
+    assert np.isfinite(dataset.test_x).all()
+    assert len(dataset.train_y) + len(dataset.test_y) <= len(rows)
+    assert task in ("auto", dataset.task)
+
+
+def test_too_many_inputs_name_the_widest_column(table, monkeypatch):
+    monkeypatch.setattr(tables, "_MOST_CELLS", 24 * 9)
+    data.load(table(), columns=ASKED)
+    with pytest.raises(UserError, match="24 rows with 12 inputs are too many; column 'c' alone makes 6, one for each"):
+        data.load(table(*column([f"c{i}" for i in range(6)])), columns=ASKED)
 
 
 def test_wrong_files(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,11 +146,9 @@ def number(text: str) -> float | None:
         return None
 
 
-def coded(name: str, values: Sequence[str]) -> Column:
-    """A column of texts as they are written, without a look at what they mean."""
-    table: dict[str, int] = {}
-    codes = np.fromiter((table.setdefault(text, len(table)) for text in values), np.int64, len(values))
-    return without_missing(Column(name, TEXT, codes, tuple(table)))
+def coded(texts: Iterable[str], table: dict[str, int]) -> Index:
+    """Every text's place in the table, which grows by those that are new."""
+    return np.fromiter((table.setdefault(text, len(table)) for text in texts), np.int64)
 
 
 def without_missing(column: Column) -> Column:

@@ -16,7 +16,6 @@ from fairmean.data.division import division
 from fairmean.errors import UserError
 
 FRAMES = ("frame", "train", "test")
-_MISSING = "\0"
 
 
 def is_frame(thing: Any) -> bool:
@@ -89,11 +88,10 @@ def _objects(name: str, values: Sequence[Any], absent: NDArray[np.bool_]) -> Col
     """A column of Python objects, which may be anything."""
     kinds = {type(value) for value, gone in zip(values, absent, strict=True) if not gone}
     if kinds <= {str}:
-        column = coded(name, [_MISSING if gone else value for value, gone in zip(values, absent, strict=True)])
-        places = {text: i for i, text in enumerate(column.texts)}
-        gone = places.get(_MISSING, -2)
-        codes = np.where(column.values == gone, -1, column.values).astype(np.int64)
-        return Column(name, TEXT, codes, column.texts)
+        table: dict[str, int] = {}
+        codes = np.full(len(values), -1)
+        codes[~absent] = coded((value for value, gone in zip(values, absent, strict=True) if not gone), table)
+        return Column(name, TEXT, codes, tuple(table))
     numbers = all(issubclass(kind, int | float | np.number) for kind in kinds)
     if numbers:
         floats = np.array([np.nan if gone else float(value) for value, gone in zip(values, absent, strict=True)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairmean.data.column import NUMBER, TEXT, Column, is_missing, number, recognised, without_missing, written
+from fairmean.data.column import (
+    NUMBER,
+    TEXT,
+    Column,
+    Index,
+    coded,
+    is_missing,
+    number,
+    recognised,
+    without_missing,
+    written,
+)
 from fairmean.data.dataset import Columns, Dataset
 from fairmean.data.division import dataset_of, marked, owners
 from fairmean.data.targets import target_of
@@ -20,7 +31,7 @@ from fairmean.errors import UserError, nearest
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _ROWS_AT_ONCE = 20_000
-_MOST_CELLS = 2**32
+_MOST_CELLS = 2**31
 
 
 class Table(NamedTuple):
@@ -75,10 +86,17 @@ def dataset(table: Table, asked: Columns, test: NDArray[np.bool_] | None = None)
     for column in features:
         if column.input_trouble:
             raise UserError(f"data '{name}': {column.input_trouble}")
-    parts = [column.inputs() for column in features]
-    if not sum(part.shape[1] for part in parts):
+    widths = [column.width for column in features]
+    if not sum(widths):
         raise UserError(f"data '{name}' has no column to predict '{asked.target}' from: every other holds one value")
-    return dataset_of(name, np.concatenate(parts, axis=1), target, owned, test, asked.test, table=True)
+    if sum(widths) * table.rows > _MOST_CELLS:
+        widest = features[int(np.argmax(widths))]
+        raise UserError(
+            f"data '{name}': {table.rows:,} rows with {sum(widths):,} inputs are too many; column '{widest.name}' "
+            f"alone makes {max(widths):,}, one for each category: leave it out, or give it fewer categories"
+        )
+    x = np.concatenate([column.inputs() for column in features], axis=1)
+    return dataset_of(name, x, target, owned, test, asked.test, table=True)
 
 
 def inputs(table: Table, asked: Columns) -> list[Column]:
@@ -121,12 +139,11 @@ class _Growing:
         numbers = None if self.as_text else _numbers(cells)
         if numbers is None and not self.as_text:
             self.as_text = True
-            self.pieces = [self._codes([_as_text(value) for value in piece.tolist()]) for piece in self.pieces]
-        self.pieces.append(self._codes([cell.strip() for cell in cells]) if numbers is None else numbers)
+            self.pieces = [self._codes(_as_text(value) for value in piece.tolist()) for piece in self.pieces]
+        self.pieces.append(self._codes(cell.strip() for cell in cells) if numbers is None else numbers)
 
-    def _codes(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        table = self.table
-        return np.fromiter((table.setdefault(text, len(table)) for text in texts), np.int64, len(texts))
+    def _codes(self, texts: Iterable[str]) -> Index:
+        return coded(texts, self.table)
 
     def finished(self) -> Column:
         """The whole column."""
