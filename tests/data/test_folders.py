@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fairmean
 from fairmean import data
 from fairmean.data import Columns, own
 from fairmean.errors import UserError
@@ -128,3 +129,14 @@ def test_identity_is_names_and_content(flat):
     assert moved != first
     picture(flat / "dog" / "9.png", 77)
     assert own.digest(str(flat)) not in (first, moved)
+
+
+def test_folders_of_clients_are_the_clients_of_a_run(here):
+    for site in ("north", "south"):
+        for kind in ("ill", "well"):
+            for i in range(4):
+                picture(here / "scans" / site / kind / f"{i}.png", 100 * (kind == "well") + i)
+    words = {"model": {"name": "linear"}, "attack": {"name": "none"}, "train": {"rounds": 1, "device": "cpu"}}
+    run = fairmean.run(data={"name": "scans"}, **words)
+    assert (run.config.partition.name, run.config.partition.clients) == ("given", 2)
+    assert run.client_names == ["north", "south"]

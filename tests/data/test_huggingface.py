@@ -80,7 +80,7 @@ def test_images_in_two_parts(tmp_path, capsys):
     assert not dataset.table
     assert main(["data", "show", file]) == 0
     page = capsys.readouterr().out
-    assert "The parts validation are not used." in page
+    assert "The part 'validation' is not used." in page
     assert "images of 4 × 3 pixels" in page
     assert "one of 3 classes" in page
 

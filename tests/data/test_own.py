@@ -219,6 +219,9 @@ def test_floats_are_a_regression(tmp_path):
     assert (own.task, own.classes, own.train_y.dtype) == ("regression", 1, np.float32)
     whole = data.load(as_npz(tmp_path, GOOD), columns=data.Columns(task="regression"))
     assert (whole.task, whole.train_y.tolist()) == ("regression", [0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
+    flags = {"y_train": np.array([True, False] * 3), "y_test": np.array([True] * 3)}
+    told = data.load(as_npz(tmp_path, GOOD | flags), columns=data.Columns(task="regression"))
+    assert (told.task, told.train_y.dtype, told.classes) == ("regression", np.float32, 1)
     with pytest.raises(UserError, match="y_train is float64: save it as integers"):
         data.load(as_npz(tmp_path, GOOD | numbers), columns=data.Columns(task="classification"))
 

@@ -94,31 +94,33 @@ def _targets(
     name: str, present: Mapping[str, NDArray[Any]], inputs: tuple[_Inputs, _Inputs], classes: Any, task: str
 ) -> Target:
     """The targets of training, then those of testing."""
-    given = {key: present[key] for key in ("y_train", "y_test")}
-    if any(y.ndim > 1 for y in given.values()) and inputs[0].dtype == np.int64:
-        return _tokens(name, given, inputs, classes, task)
-    for (key, y), x in zip(given.items(), inputs, strict=True):
+    targets = {key: present[key] for key in ("y_train", "y_test")}
+    if any(y.ndim > 1 for y in targets.values()) and inputs[0].dtype == np.int64:
+        return _tokens(name, targets, inputs, classes, task)
+    for (key, y), x in zip(targets.items(), inputs, strict=True):
         _one_each(name, key, y, len(x))
     if task == "next-token":
         raise UserError(
             f"data.task = 'next-token': '{name}' has single targets; x_* and y_* must be rows of whole numbers, alike "
             "in shape"
         )
-    texts = {key: _texts(y) for key, y in given.items()}
-    kinds = ["texts" if texts[key] is not None else _kind(name, key, y, task) for key, y in given.items()]
+    texts = {key: _texts(y) for key, y in targets.items()}
+    kinds = ["texts" if texts[key] is not None else _kind(name, key, y, task) for key, y in targets.items()]
     if kinds[0] != kinds[1]:
         raise UserError(f"data '{name}': y_train holds {kinds[0]}, and y_test {kinds[1]}: make them alike")
     if kinds[0] == "numbers":
         if task not in ("auto", "regression"):
-            raise UserError(f"data '{name}': y_train is {given['y_train'].dtype}: save it as integers, counted from 0")
-        return Target("regression", np.concatenate([_floats(name, key, y) for key, y in given.items()]), 1)
+            raise UserError(
+                f"data '{name}': y_train is {targets['y_train'].dtype}: save it as integers, counted from 0"
+            )
+        return Target("regression", np.concatenate([_floats(name, key, y) for key, y in targets.items()]), 1)
     if kinds[0] == "texts":
         if task == "regression":
             raise UserError(f"data.task = 'regression': y_train of '{name}' holds texts: save numbers")
         values, names = _encoded([*texts.values()])
-        return _as_asked(name, Target(task, values, _classes(name, given, values, classes, len(names)), names))
-    values = np.concatenate([_integers(name, key, y) for key, y in given.items()])
-    return _as_asked(name, Target(task, values, _classes(name, given, values, classes)))
+        return _as_asked(name, Target(task, values, _classes(name, targets, values, classes, len(names)), names))
+    values = np.concatenate([_integers(name, key, y) for key, y in targets.items()])
+    return _as_asked(name, Target(task, values, _classes(name, targets, values, classes)))
 
 
 def _as_asked(name: str, target: Target) -> Target:
@@ -133,10 +135,10 @@ def _as_asked(name: str, target: Target) -> Target:
 
 
 def _tokens(
-    name: str, given: Mapping[str, NDArray[Any]], inputs: tuple[_Inputs, _Inputs], classes: Any, task: str
+    name: str, targets: Mapping[str, NDArray[Any]], inputs: tuple[_Inputs, _Inputs], classes: Any, task: str
 ) -> Target:
     """Targets of next-token prediction: what follows each token of the input."""
-    for (key, y), x in zip(given.items(), inputs, strict=True):
+    for (key, y), x in zip(targets.items(), inputs, strict=True):
         if y.shape != x.shape:
             raise UserError(
                 f"data '{name}': {key} has shape {y.shape}: it needs {x.shape}, the next token for each token of "
@@ -144,7 +146,7 @@ def _tokens(
             )
     if task not in ("auto", "next-token"):
         raise UserError(f"data.task = '{task}': '{name}' has rows of targets, which is next-token prediction")
-    values = np.concatenate([_integers(name, key, y) for key, y in given.items()])
+    values = np.concatenate([_integers(name, key, y) for key, y in targets.items()])
     largest = int(max(values.max(), *(x.max() for x in inputs)))
     if largest >= _MOST_CLASSES:
         raise UserError(f"data '{name}' holds a token {largest:,}: number the tokens from 0, without large gaps")
@@ -158,13 +160,13 @@ def _clients(
     name: str, present: Mapping[str, NDArray[Any]], train: int, test: int
 ) -> tuple[dict[str, NDArray[np.int64] | None], tuple[str, ...] | None]:
     """Whose the samples are: by number, or by name."""
-    given = {key: present[key] for key in OPTIONAL if key in present}
-    for key, array in given.items():
+    owners = {key: present[key] for key in OPTIONAL if key in present}
+    for key, array in owners.items():
         _one_each(name, key, array, train if key == "clients_train" else test)
-    texts = {key: _texts(array) for key, array in given.items()}
+    texts = {key: _texts(array) for key, array in owners.items()}
     if not any(array is not None for array in texts.values()):
-        return {key: _integers(name, key, given[key]) if key in given else None for key in OPTIONAL}, None
-    if "clients_train" not in given:
+        return {key: _integers(name, key, owners[key]) if key in owners else None for key in OPTIONAL}, None
+    if "clients_train" not in owners:
         raise UserError(f"data '{name}' has clients_test, but no clients_train: give both, or neither")
     if any(array is None for array in texts.values()):
         raise UserError(f"data '{name}': clients_train and clients_test are names in one, numbers in the other")
@@ -172,7 +174,7 @@ def _clients(
     untaught = np.setdiff1d(ids[train:], ids[:train])
     if len(untaught):
         raise UserError(f"data '{name}': client '{names[int(untaught[0])]}' is in clients_test, not in clients_train")
-    return {"clients_train": ids[:train], "clients_test": ids[train:] if len(given) > 1 else None}, names
+    return {"clients_train": ids[:train], "clients_test": ids[train:] if len(owners) > 1 else None}, names
 
 
 def _encoded(parts: list[NDArray[np.str_] | None]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -192,7 +194,7 @@ def _texts(array: NDArray[Any]) -> NDArray[np.str_] | None:
 
 def _kind(name: str, key: str, y: NDArray[Any], task: str) -> str:
     """'numbers' for a regression, or 'classes'."""
-    if np.issubdtype(y.dtype, np.floating) or (task == "regression" and y.dtype.kind in "iu"):
+    if np.issubdtype(y.dtype, np.floating) or (task == "regression" and y.dtype.kind in "iub"):
         return "numbers"
     if np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_:
         return "classes"
@@ -203,7 +205,7 @@ def _kind(name: str, key: str, y: NDArray[Any], task: str) -> str:
 
 
 def _classes(
-    name: str, given: Mapping[str, NDArray[Any]], values: NDArray[np.int64], classes: Any, names: int | None = None
+    name: str, targets: Mapping[str, NDArray[Any]], values: NDArray[np.int64], classes: Any, names: int | None = None
 ) -> int:
     """The number of classes: as given, or one more than the largest label, if most of the classes below it occur.
 
@@ -216,10 +218,10 @@ def _classes(
         return names or int(classes)
     distinct = len(np.unique(values))
     if largest + 1 > 2 * distinct or largest >= _MOST_CLASSES:
+        where = "y_train" if targets["y_train"].max() == largest else "y_test"
         raise UserError(
-            f"data '{name}': {'y_train' if given['y_train'].max() == largest else 'y_test'} holds a label {largest:,}, "
-            f"but only {distinct} labels occur: number the classes 0 … K−1 without large gaps, or let a function "
-            "return a Dataset with classes=K"
+            f"data '{name}': {where} holds a label {largest:,}, but only {distinct} labels occur: number the classes 0 … "
+            "K−1 without large gaps, or let a function return a Dataset with classes=K"
         )
     return largest + 1
 

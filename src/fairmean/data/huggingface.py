@@ -73,7 +73,7 @@ def read(name: str, folder: Path) -> Saved:
         raise UserError(f"data '{name}' has the parts {', '.join(splits) or 'none'}: it needs one called 'train'")
     train = _split(name, folder / "train")
     left = [split for split in splits if split not in ("train", "test")]
-    notes = (f"The parts {', '.join(left)} are not used.",) if left else ()
+    notes = tuple(f"The part '{split}' is not used." for split in left)
     if "test" not in splits:
         return Saved(train, None, _features(train), notes)
     test = _split(name, folder / "test")

@@ -17,7 +17,7 @@ OBJECTS = (*REQUIRED, *OPTIONAL, "classes", *frames.FRAMES)
 _KEPT: dict[str, Dataset] = {}
 
 
-def keep(given: Any, columns: Columns = UNNAMED) -> str:
+def keep(passed: Any, columns: Columns = UNNAMED) -> str:
     """Check the data, and return the name by which a config knows it.
 
     It is a ``Dataset``; a mapping with ``x_train``, ``y_train``, ``x_test``, ``y_test`` (and ``clients_train``,
@@ -26,30 +26,30 @@ def keep(given: Any, columns: Columns = UNNAMED) -> str:
     """
     if columns.task != "auto":
         task(columns.task)  # which must be there
-    if frames.is_frame(given):
-        given = {"frame": given}
-    if isinstance(given, tuple | list):
-        if len(given) != len(REQUIRED):
-            raise UserError(f"data: {len(given)} arrays were given; pass ({', '.join(REQUIRED)})")
-        given = dict(zip(REQUIRED, given, strict=True))
-    if isinstance(given, Mapping):
-        dataset = _from_mapping(given, columns)
-    elif isinstance(given, Dataset):
-        dataset = checked(given, given.name, columns.task)
+    if frames.is_frame(passed):
+        passed = {"frame": passed}
+    if isinstance(passed, tuple | list):
+        if len(passed) != len(REQUIRED):
+            raise UserError(f"data: {len(passed)} arrays were given; pass ({', '.join(REQUIRED)})")
+        passed = dict(zip(REQUIRED, passed, strict=True))
+    if isinstance(passed, Mapping):
+        dataset = _from_mapping(passed, columns)
+    elif isinstance(passed, Dataset):
+        dataset = checked(passed, passed.name, columns.task)
     else:
-        raise UserError(f"data: a {type(given).__name__} is not data; pass arrays by name, such as x_train=…")
+        raise UserError(f"data: a {type(passed).__name__} is not data; pass arrays by name, such as x_train=…")
     name = PREFIX + own.content(dataset)
     _KEPT[name] = dataset
     return name
 
 
-def _from_mapping(given: Mapping[str, Any], columns: Columns) -> Dataset:
-    objects = [key for key in frames.FRAMES if key in given]
+def _from_mapping(passed: Mapping[str, Any], columns: Columns) -> Dataset:
+    objects = [key for key in frames.FRAMES if key in passed]
     if not objects:
-        return from_arrays("arrays", given, columns.task)
-    if others := [key for key in given if key not in objects]:
+        return from_arrays("arrays", passed, columns.task)
+    if others := [key for key in passed if key not in objects]:
         raise UserError(f"data: '{others[0]}' does not go with '{objects[0]}': pass one or the other")
-    return frames.load(given, columns)
+    return frames.load(passed, columns)
 
 
 def is_kept(name: str) -> bool:

@@ -18,16 +18,16 @@ def by_name(overrides: Mapping[str, Any]) -> dict[str, Any]:
     Datasets, ``model=nn.Linear(4, 2)``.
     """
     settings = dict(overrides)
-    given = settings.get("data")
+    passed = settings.get("data")
     objects = (
-        {key: value for key, value in given.items() if _is_object(key, value)} if isinstance(given, Mapping) else {}
+        {key: value for key, value in passed.items() if _is_object(key, value)} if isinstance(passed, Mapping) else {}
     )
-    if isinstance(given, Mapping) and objects:
-        others = {key: value for key, value in given.items() if key not in objects}
+    if isinstance(passed, Mapping) and objects:
+        others = {key: value for key, value in passed.items() if key not in objects}
         columns = Columns(**{key: others[key] for key in Columns._fields if key in others})
         settings["data"] = {"name": in_memory.keep(objects, columns)} | others
-    elif given is not None and not isinstance(given, str | Mapping):
-        settings["data"] = {"name": in_memory.keep(given)}
+    elif passed is not None and not isinstance(passed, str | Mapping):
+        settings["data"] = {"name": in_memory.keep(passed)}
     for section in ("data", "model"):  # a name alone may stand for a section of which nothing else is set
         if isinstance(settings.get(section), str):
             settings[section] = {"name": settings[section]}

@@ -15,10 +15,9 @@ Facts = Mapping[str, Any]
 
 def column_table(rows: Sequence[Facts], count: int) -> str:
     """The columns of a table, with their types, and what is wrong with them."""
-    widths = [_cut(row["name"], 32) for row in rows[:_MOST_COLUMNS]]
     cells = [
-        [name, row["type"], _holds(row), row["role"] if row["role"] != "input" else _made(row)]
-        for name, row in zip(widths, rows, strict=False)
+        [_cut(row["name"], 32), row["type"], _holds(row), row["role"] if row["role"] != "input" else _made(row)]
+        for row in rows[:_MOST_COLUMNS]
     ]
     lines = [f"{count:,} rows, {len(rows):,} columns", "", columns(cells, ["column", "type", "holds", "is"])]
     if len(rows) > _MOST_COLUMNS:

@@ -82,9 +82,11 @@ def _show(arguments: argparse.Namespace) -> None:
         facts: dict[str, Any] = {"name": arguments.name}
         rest = f"next: fairmean data show {arguments.name} data.target=COLUMN data.client=COLUMN"
     else:
-        load = data.load
-        found = dataset_of(table, asked) if table else load(arguments.name, settings.path, False, columns=asked)
-        facts = overview(found, settings.scale)
+        if table is not None:
+            dataset = dataset_of(table, asked)
+        else:
+            dataset = data.load(arguments.name, settings.path, download=False, columns=asked)
+        facts = overview(dataset, settings.scale)
         rest = data_page.page(facts, asked.target)
     if arguments.json:
         notes = [] if table is None else list(table.notes)
