@@ -220,8 +220,8 @@ def _classes(
     if largest + 1 > 2 * distinct or largest >= _MOST_CLASSES:
         where = "y_train" if targets["y_train"].max() == largest else "y_test"
         raise UserError(
-            f"data '{name}': {where} holds a label {largest:,}, but only {distinct} labels occur: number the classes 0 … "
-            "K−1 without large gaps, or let a function return a Dataset with classes=K"
+            f"data '{name}': {where} holds a label {largest:,}, but only {distinct} labels occur: number the classes "
+            "0 … K−1 without large gaps, or let a function return a Dataset with classes=K"
         )
     return largest + 1
 
