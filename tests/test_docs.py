@@ -59,6 +59,8 @@ def test_there_is_something_to_run():
 def test_commands_parse(page, here, own, forget_modules, capsys):
     """Every command that a page shows is one that the program takes; runs are planned, but not started."""
     (here / "mine.npz").write_bytes(Path(own).read_bytes())
+    patients = [f"{age},{'north' if age % 3 else 'south'},{'ill' if age % 2 else 'well'}" for age in range(40)]
+    (here / "patients.csv").write_text("\n".join(["age,site,outcome", *patients]))
     assert main(["new", "my.toml"]) == 0
     for words in commands(page):
         asks_for_help = len(words) == 1 or "--help" in words  # a verb that is merely named

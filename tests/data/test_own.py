@@ -102,19 +102,39 @@ def test_function_returning_a_dataset(module):
             r"y_train has shape \(5,\): it needs \(6,\), one for each of x_train",
         ),
         ({"y_train": np.zeros((6, 1), int)}, r"y_train has shape \(6, 1\)"),
-        ({"y_train": np.zeros(6)}, "y_train is float64: save it as integers"),
+        ({"y_train": np.zeros(6)}, "y_train holds numbers, and y_test classes: make them alike"),
+        ({"y_train": np.zeros(6, complex)}, "y_train is complex128: save classes as integers"),
+        ({"y_train": np.array([0, 1, 2, 0, 1, 2**40])}, "y_train holds a label 1,099,511,627,776, but only 5 labels"),
+        ({"y_train": np.array(list("abcabc"))}, "y_train holds texts, and y_test classes"),
+        ({"y_train": np.array([0, 1, np.nan, 0, 0, 0]), "y_test": np.zeros(3)}, "y_train has 1 values that are not"),
+        ({"y_train": np.zeros((6, 2), int)}, r"y_train has shape \(6, 2\): it needs \(6,\)"),
         ({"y_train": np.array([0, 1, -1, 0, 0, 0])}, "y_train holds -1: count from 0"),
         ({"y_test": np.array([0, 1, 2**63], np.uint64)}, "y_test holds 9223372036854775808"),
         ({"x_test": np.array([[0, 1, np.nan, np.inf]] * 3)}, "x_test has 6 values that are not finite"),
         ({"x_test": np.full((3, 4), 1e300)}, "x_test has 12 values that are not finite in float32"),
-        ({"x_train": np.zeros((6, 4), np.int64)}, "x_train is int64: save it as uint8"),
+        (
+            {"x_train": np.zeros((6, 4), np.int64)},
+            r"x_train is int64 \(4,\), of x_test float32 \(4,\): make them alike",
+        ),
+        ({"x_train": np.zeros((6, 2, 2), np.int64)}, "x_train is int64: save it as uint8"),
+        ({"x_train": np.full((6, 4), -3)}, "x_train is int64 and holds -3: whole numbers are tokens"),
+        ({"x_train": np.full((6, 4), 2**40)}, "x_train is int64 and holds 1,099,511,627,776: whole numbers are tokens"),
         ({"x_train": np.zeros((6, 4), complex)}, "x_train is complex128"),
         ({"x_train": np.zeros(6)}, r"x_train has shape \(6,\)"),
         ({"x_train": np.zeros((0, 4)), "y_train": np.zeros(0, int)}, r"x_train has shape \(0, 4\)"),
         ({"x_test": np.zeros((3, 5))}, r"x_train is float32 \(4,\), of x_test float32 \(5,\)"),
         ({"x_test": np.zeros((3, 4), np.uint8)}, "make them alike"),
         ({"clients_train": np.zeros(5, int)}, "clients_train has shape"),
-        ({"clients_test": np.array(["a", "b", "c"])}, "clients_test is <U1"),
+        ({"clients_test": np.array(["a", "b", "c"])}, "has clients_test, but no clients_train"),
+        (
+            {"clients_test": np.array(["a", "b", "c"]), "clients_train": np.array(["a", "b", "b", "b", "a", "a"])},
+            "client 'c' is in clients_test, not in clients_train",
+        ),
+        (
+            {"clients_test": np.array(["a", "b", "c"]), "clients_train": np.zeros(6, int)},
+            "names in one, numbers in the other",
+        ),
+        ({"clients_test": np.zeros(3)}, "clients_test is float64: save it as integers"),
     ],
 )
 @pytest.mark.parametrize("form", [as_npz, as_folder])
@@ -134,9 +154,11 @@ def test_pickled_arrays_are_refused(tmp_path, form):
 def test_wrong_files(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.npz is not there"):
         data.load(str(tmp_path / "nothing.npz"))
-    (tmp_path / "table.csv").write_text("1,2")
-    with pytest.raises(UserError, match=r"table\.csv' is neither"):
-        data.load(str(tmp_path / "table.csv"))
+    (tmp_path / "table.xlsx").write_text("1,2")
+    with pytest.raises(UserError, match=r"table\.xlsx' is not a \.npz, \.csv, \.tsv or \.parquet file, or a folder"):
+        data.load(str(tmp_path / "table.xlsx"))
+    with pytest.raises(UserError, match=r"data\.target = 'y': '.*\.npz' is a file of arrays, which has no columns"):
+        data.load(str(tmp_path / "noise.npz"), columns=data.Columns("y"))
     (tmp_path / "noise.npz").write_text("noise")
     with pytest.raises(UserError, match=r"noise\.npz is not a readable \.npz"):
         data.load(str(tmp_path / "noise.npz"))
@@ -173,3 +195,91 @@ def test_a_module_that_does_not_import(module, source):
     module(source)
     with pytest.raises(UserError, match="importing toy_module failed"):
         data.load("toy_module:make")
+
+
+def test_texts_are_numbered_by_their_order(tmp_path):
+    texts = {
+        "y_train": np.array(["well", "ill", "ill", "well", "10", "9"]),
+        "y_test": np.array(["ill", "9", "well"]),
+        "clients_train": np.array(["2", "10", "2", "2", "10", "1"]),
+        "clients_test": np.array(["1", "2", "10"]),
+    }
+    own = data.load(as_npz(tmp_path, GOOD | texts))
+    assert own.class_names == ("10", "9", "ill", "well")
+    assert own.train_y.tolist() == [3, 2, 2, 3, 0, 1]
+    assert own.client_names == ("1", "2", "10"), "whole numbers go by their size"
+    assert own.train_clients.tolist() == [1, 2, 1, 1, 2, 0]
+    assert own.test_clients.tolist() == [0, 1, 2]
+    assert (own.task, own.classes) == ("classification", 4)
+
+
+def test_floats_are_a_regression(tmp_path):
+    numbers = {"y_train": np.linspace(0, 1, 6), "y_test": np.zeros(3)}
+    own = data.load(as_npz(tmp_path, GOOD | numbers))
+    assert (own.task, own.classes, own.train_y.dtype) == ("regression", 1, np.float32)
+    whole = data.load(as_npz(tmp_path, GOOD), columns=data.Columns(task="regression"))
+    assert (whole.task, whole.train_y.tolist()) == ("regression", [0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
+    flags = {"y_train": np.array([True, False] * 3), "y_test": np.array([True] * 3)}
+    told = data.load(as_npz(tmp_path, GOOD | flags), columns=data.Columns(task="regression"))
+    assert (told.task, told.train_y.dtype, told.classes) == ("regression", np.float32, 1)
+    with pytest.raises(UserError, match="y_train is float64: save it as integers"):
+        data.load(as_npz(tmp_path, GOOD | numbers), columns=data.Columns(task="classification"))
+
+
+def test_two_classes_may_be_binary(tmp_path):
+    two = GOOD | {"y_train": np.array([True, False] * 3), "y_test": np.array([True] * 3)}
+    assert data.load(as_npz(tmp_path, two)).task == "classification"
+    assert data.load(as_npz(tmp_path, two), columns=data.Columns(task="binary")).task == "binary"
+    with pytest.raises(UserError, match=r"has 4 classes, not two; use data\.task=classification"):
+        data.load(as_npz(tmp_path, GOOD), columns=data.Columns(task="binary"))
+
+
+def test_whole_numbers_are_tokens(tmp_path):
+    x = {"x_train": np.arange(24, dtype=np.int32).reshape(6, 4), "x_test": np.zeros((3, 4), np.int32)}
+    own = data.load(as_npz(tmp_path, GOOD | x))
+    assert (own.task, own.train_x.dtype) == ("classification", np.int64)
+    following = {"y_train": x["x_train"] + 1, "y_test": x["x_test"] + 1}
+    own = data.load(as_npz(tmp_path, GOOD | x | following))
+    assert (own.task, own.classes, own.train_y.shape) == ("next-token", 25, (6, 4))
+    for changes, columns, why in (
+        (
+            {"y_test": np.zeros((3, 5), int)},
+            data.Columns(),
+            r"y_test has shape \(3, 5\): it needs \(3, 4\), the next tok",
+        ),
+        ({}, data.Columns(task="binary"), "has rows of targets, which is next-token prediction"),
+        ({"y_test": np.full((3, 4), 2**40)}, data.Columns(), "holds a token 1,099,511,627,776"),
+        ({"y_test": np.full((3, 4), -1)}, data.Columns(), "y_test holds -1"),
+        ({"classes": np.array(24)}, data.Columns(), "classes=24, but there is a token 24"),
+    ):
+        with pytest.raises(UserError, match=why):
+            data.load(as_npz(tmp_path, GOOD | x | following | changes), columns=columns)
+    with pytest.raises(UserError, match="has single targets"):
+        data.load(as_npz(tmp_path, GOOD | x), columns=data.Columns(task="next-token"))
+
+
+def test_a_dataset_keeps_what_it_says_of_itself(module):
+    module(
+        "from dataclasses import replace\n"
+        "from fairmean.data import Dataset\n"
+        "x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1])\n"
+        "whose = dict(train_clients=y, test_clients=y, client_names=('a', 'b'))\n"
+        "data = Dataset('mine', x, y, x, y, 2, task='binary', class_names=('no', 'yes'), table=True, **whose)\n"
+        "def make(): return data\n"
+        "def numbers(): return replace(data, train_y=y / 3, test_y=y / 3, task='regression', class_names=None)\n"
+        "def nameless(): return replace(data, client_names=('a',))\n"
+        "def classless(): return replace(data, class_names=('no', 'yes', 'perhaps'))\n"
+        "def forgotten(): return replace(data, train_y=y / 3, test_y=y / 3, task='classification')\n"
+    )
+    own = data.load("toy_module:make")
+    assert (own.task, own.class_names, own.client_names, own.table) == ("binary", ("no", "yes"), ("a", "b"), True)
+    assert data.load("toy_module:make", columns=data.Columns(task="classification")).task == "classification"
+    numbers = data.load("toy_module:numbers")
+    assert (numbers.task, numbers.classes, numbers.class_names) == ("regression", 1, None)
+    for name, why in (
+        ("nameless", "client 1 has no name"),
+        ("classless", "class_names has 3 names, and there are 2 classes"),
+        ("forgotten", "y_train is float64: save it as integers"),
+    ):
+        with pytest.raises(UserError, match=why):
+            data.load(f"toy_module:{name}")

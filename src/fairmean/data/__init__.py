@@ -29,8 +29,8 @@ def load(
 ) -> Dataset:
     """The data set: from ``path`` if given, else the cache, else wherever it can be had.
 
-    ``name`` is a known name, a .npz file, a folder of .npy files or ``package.module:function``; ``columns`` says how
-    to read what is no array yet.
+    ``name`` is a known name, a file (.npz, .csv, .tsv, .parquet), a folder (of .npy files, of images, of a Hugging Face
+    data set) or ``package.module:function``; ``columns`` says how to read what is no array yet.
     """
     if in_memory.is_kept(name):
         return in_memory.load(name)

@@ -390,6 +390,17 @@ def parse(tree: Mapping[str, Any]) -> Config:
     )
 
 
+def data_section(overrides: Mapping[str, Any]) -> DataConfig:
+    """The section [data] from dotted keys, checked as in a whole config; no other keys are taken."""
+    tree: dict[str, Any] = {}
+    for key, value in overrides.items():
+        assign(tree, key, value)
+    for key in tree.keys() - {"data"}:
+        raise UserError(f"'{key}': only settings that begin with data. are read here")
+    section: DataConfig = _section("data", tree.get("data", {}))
+    return section
+
+
 def _keys(section: str) -> dict[str, Any]:
     """The keys of a section and their types, hyper-parameters of methods left out."""
     cls: Any = _SECTIONS[section]
@@ -483,10 +494,13 @@ def read(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"config '{path}': cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        remedy = f"; to use it as data, write data.name={path}" if Path(path).suffix in (".npz", ".npy") else ""
+        remedy = (
+            f"; to use it as data, write data.name={path}" if Path(path).suffix in (".npz", ".npy", ".parquet") else ""
+        )
         raise UserError(f"config '{path}': is not TOML, which is text in UTF-8{remedy}") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"config '{path}': is not TOML ({error})") from None
+        remedy = f"; to use it as data, write data.name={path}" if Path(path).suffix in (".csv", ".tsv") else ""
+        raise UserError(f"config '{path}': is not TOML ({error}){remedy}") from None
 
 
 def gather(source: str | Path | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:

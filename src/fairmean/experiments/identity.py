@@ -158,7 +158,8 @@ def _as_the_data_is(config: Config, sources: Sources) -> Config:
     what = task(loaded.task)
     resolved = replace(asked, task=what.name, scale="standard" if scaled(asked.scale, loaded) else "none")
     part, method = config.partition, config.method
-    if loaded.train_clients is not None and (asked.client is not None or part.name == "given"):
+    named = asked.client is not None or loaded.client_names is not None  # also by folders, or by texts in arrays
+    if loaded.train_clients is not None and (named or part.name == "given"):
         part = replace(part, name="given", clients=int(loaded.train_clients.max()) + 1)
     if method.objective is None and method.has_usual_objective and what.objective != USUAL_OBJECTIVE:
         method = replace(method, objective=what.objective)
