@@ -16,13 +16,13 @@ from fairmean import __doc__ as about
 from fairmean import __version__
 from fairmean.errors import Busy, Diverged, Lost, UserError
 from fairmean.terminal.progress import Log, Terminated
-from fairmean.terminal.verbs import advise, check, compare, data, export, ls, new, reproduce, run, show, watch
+from fairmean.terminal.verbs import advise, check, compare, data, doctor, export, ls, new, reproduce, run, show, watch
 from fairmean.terminal.verbs import list as list_verb
 
 if TYPE_CHECKING:
     from fairmean.engine.ranks import World
 
-VERBS = (run, compare, watch, ls, show, export, check, advise, list_verb, data, new, reproduce)
+VERBS = (run, compare, watch, ls, show, export, check, advise, list_verb, data, new, doctor, reproduce)
 _usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"
 _TERMINATED = "told to end (SIGTERM); the same command continues where it stopped"
