@@ -58,7 +58,7 @@ def test_versions_are_those_of_the_package():
         (ModuleNotFoundError("No module named 'torch'", name="torch"), "not installed"),
         (ImportError("libcudart.so.12: cannot open", name="torch._C"), "does not load (ImportError: libcudart.so.12"),
         (OSError("a shared object is broken"), "does not load (OSError"),
-        (None, "2.5.1, and 2.6 or newer is needed"),
+        (None, "2.5.1+cpu, and 2.6 or newer is needed"),
     ],
 )
 def test_a_library_that_is_needed(error, says, monkeypatch, capsys):
