@@ -61,6 +61,7 @@ _shtab_fairmean_compare_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "*--import[import a module that registers parts of your own]:MODULE:"
   "--json[print JSON, for other programs]"
+  "--csv[print CSV, for spreadsheets]"
   "--dry-run[say what would be run, and write nothing]"
   "--quiet[show no progress]"
   {-v,--verbose}"[say on standard error what happens]"
@@ -87,6 +88,7 @@ _shtab_fairmean_data_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--from[with get\: a folder or file that holds it]:PATH:"
   "--json[print JSON, for other programs]"
+  "--csv[print CSV, for spreadsheets]"
   ":action:(list get path)"
   ":the data set:"
 )
@@ -118,6 +120,7 @@ _shtab_fairmean_export_defaults_added=0
 _shtab_fairmean_list_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--json[print JSON, for other programs]"
+  "--csv[print CSV, for spreadsheets]"
   "*--import[import a module that registers parts of your own]:MODULE:"
   ":methods, attacks, datasets, models, partitions, objectives, scales, aggregators, pre, optimisers:(methods attacks datasets models partitions objectives scales aggregators pre optimisers)"
   ":one of them\; without it, all are listed:"
@@ -131,6 +134,7 @@ _shtab_fairmean_ls_options=(
   "--all[all of them, not only the newest 40]"
   "--dir[where the runs are\; default\: runs]:FOLDER:"
   "--json[print JSON, for other programs]"
+  "--csv[print CSV, for spreadsheets]"
   ":only runs whose name or hash begins so:"
 )
 
@@ -140,6 +144,7 @@ _shtab_fairmean_ls_defaults_added=0
 _shtab_fairmean_new_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--all[every setting there is]"
+  "--json[print JSON, for other programs]"
   ":where to\; without it, print:"
 )
 
@@ -157,6 +162,7 @@ _shtab_fairmean_reproduce_options=(
   "--data[with --draw\; fashion-mnist]:data:(fashion-mnist cifar10)"
   "--methods[with --draw\: only these]:methods:_fairmean_methods"
   "--attacks[with --draw\: only these]:attacks:_fairmean_attacks"
+  "--json[print JSON, for other programs]"
   ":table1\: CIFAR-10\; evidence\: the page of many draws:(table1 table2 fig1 fig2 all evidence)"
   "*:as train.device\=cpu:_fairmean_settings"
 )
@@ -182,6 +188,7 @@ _shtab_fairmean_show_options=(
   "--clients[how many clients\; default\: 20]:N:"
   "--dir[where the runs are\; default\: runs]:FOLDER:"
   "--json[print JSON, for other programs]"
+  "--csv[print CSV, for spreadsheets]"
   "*--import[import a module that registers parts of your own]:MODULE:"
   ":the run\'s folder, or a beginning of its hash:_fairmean_runs"
 )

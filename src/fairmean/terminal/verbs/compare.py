@@ -23,6 +23,7 @@ _EXAMPLES = (
     "fairmean compare                                        the defaults, on embedded images",
     "fairmean compare --methods mean,fairmean:kappa=4 --attacks none,pairwise --seeds 1-5",
     "fairmean compare --methods fairmean,mean:train.lr=0.2   a setting for one method alone",
+    "fairmean compare --seeds 1-5 --csv > runs.csv           a row for every run",
     "fairmean compare grid.train.lr=[0.05,0.1,0.2] --methods mean --attacks none",
     "'fairmean run --help' lists all keys; 'fairmean list methods' all methods.",
 )
@@ -31,7 +32,7 @@ _EXAMPLES = (
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = parser_for(verbs, "compare", "several methods × attacks × seeds in one table", _ABOUT, _EXAMPLES)
-    takes_training(parser)
+    takes_training(parser, table=True)
     usual = "mean, fedavg, qffl, fairmean and fairmean-normalised"
     parser.add_argument("--methods", metavar="A,B:key=value", help=f"which methods, or all; default: {usual}")
     parser.add_argument("--attacks", metavar="A,B:key=value", help="default: none, random_class, pairwise")
@@ -59,15 +60,20 @@ def _compare(arguments: argparse.Namespace, world: World | None) -> int:
     from fairmean.rules.named import named_methods
     from fairmean.terminal import tables
     from fairmean.terminal.progress import Live
+    from fairmean.text import to_csv
 
     world = world or ALONE
     if everything:
         lists["methods"] = list(named_methods())
     if arguments.dry_run:
-        for method, attack, config in resolved(plan(source, overrides, **lists), Sources()):
-            print(f"{folder_of(config)}  {method} · {attack} · seed {config.seed}")
+        planned = [
+            {"folder": str(folder_of(config)), "method": method, "attack": attack, "seed": config.seed}
+            for method, attack, config in resolved(plan(source, overrides, **lists), Sources())
+        ]
+        lines = (f"{run['folder']}  {run['method']} · {run['attack']} · seed {run['seed']}" for run in planned)
+        print(to_json(planned) if arguments.json else to_csv(planned) if arguments.csv else "\n".join(lines))
         return 0
-    with Live(arguments.quiet or arguments.json or world.rank > 0) as live:
+    with Live(arguments.quiet or arguments.json or arguments.csv or world.rank > 0) as live:
         if world.size > 1:
             spread(plan(source, overrides, **lists), world, live.study, arguments.together)
         if world.rank:
@@ -75,6 +81,8 @@ def _compare(arguments: argparse.Namespace, world: World | None) -> int:
         result = compare_planned(plan(source, overrides, **lists), live.study, arguments.together)
     if arguments.json:
         print(to_json(result.records))
+    elif arguments.csv:
+        print(to_csv(result.records))
     else:
         print("\n".join([tables.headline(result.config), comparison(result), tables.footer(result, _again(arguments))]))
     for line in result.failures:
