@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 TABLE = "clients.csv"
@@ -17,19 +18,43 @@ _AT_ONCE = 1 << 24  # bytes
 
 @dataclass(frozen=True)
 class Round:
-    """What the table says about one round: a value for each client in it, NaN where there is none."""
+    """What the table says about one round: a value for each client in it, NaN where there is none.
+
+    ``rows`` are the cells of the table as text; numbers are made of them when somebody asks.
+    """
 
     round: int
-    clients: list[int]
-    regular: list[bool]
-    loss: list[float]
-    weight: list[float]
-    accuracy: list[float]
+    rows: list[list[str]]
+
+    @cached_property
+    def clients(self) -> list[int]:
+        """Who is in it."""
+        return [int(row[1]) for row in self.rows]
+
+    @cached_property
+    def regular(self) -> list[bool]:
+        """Whether each of them is regular, that is, not poisoned."""
+        return [row[2] == "1" for row in self.rows]
+
+    @cached_property
+    def loss(self) -> list[float]:
+        """The loss of each."""
+        return [_number(row[3]) for row in self.rows]
+
+    @cached_property
+    def weight(self) -> list[float]:
+        """The weight of each one's gradient in the step."""
+        return [_number(row[4]) for row in self.rows]
+
+    @cached_property
+    def accuracy(self) -> list[float]:
+        """The test accuracy of each in percent, on clean labels."""
+        return [_number(row[5]) for row in self.rows]
 
     @property
     def evaluated(self) -> bool:
         """Whether the clients were evaluated in this round."""
-        return not all(map(math.isnan, self.accuracy))
+        return any(row[5] for row in self.rows)
 
     def figures(self) -> dict[str, float]:
         """Average, variance and worst accuracy of the regular clients that have test data; NaN where none has."""
@@ -81,25 +106,21 @@ class Following:
         """The rounds that were written since the last look."""
         for line in self._lines():
             row = line.split(",")
-            if not row[0].isdigit() or len(row) < 6:  # the header; a damaged row is nobody's news
-                continue
-            if self._round is not None and int(row[0]) != self._round:
+            if len(row) < 6 or not (row[0].isdecimal() and row[1].isdecimal()):
+                continue  # the header; and a damaged row is nobody's news
+            number = int(row[0])
+            if self._round is not None and number != self._round:
                 yield self._told()
-            self._round = int(row[0])
+            self._round = number
             self._rows.append(row)
         if whole and self._round is not None:
             yield self._told()
 
     def _told(self) -> Round:
         assert self._round is not None
-        number, rows = self._round, self._rows
+        told = Round(self._round, self._rows)
         self._round, self._rows = None, []
-        return Round(
-            number,
-            [int(row[1]) for row in rows],
-            [row[2] == "1" for row in rows],
-            *([_number(row[k]) for row in rows] for k in (3, 4, 5)),
-        )
+        return told
 
     def _lines(self) -> Iterator[str]:
         """The whole lines after the last one that was read."""
