@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -165,3 +166,86 @@ def test_the_status_of_a_run_says_whether_somebody_is_at_work(own):
         run.accuracy  # noqa: B018
     (run.folder / "summary.json").write_text("{")
     assert Entry(run.folder).status == "damaged"
+
+
+def columns_without_evaluations(run):
+    keys = ("round", "client", "loss", "weight")
+    return {key: run.columns[key][~np.isnan(run.columns["weight"])].tolist() for key in keys}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"method": {"name": "centered-clipping"}},
+        {"method": {"name": "fairmean"}, "server": {"name": "momentum"}, "train": {"batch": 8, "participation": 0.6}},
+        {"theory": True, "model": {"name": "linear"}},
+    ],
+    ids=["state", "sampled", "theory"],
+)
+def test_more_rounds_continue_a_finished_run(own, more):
+    train = {"rounds": 4} | more.get("train", {})
+    short = made(own, **more | {"train": train})
+    heard = []
+
+    class Hear(fairmean.Listener):
+        def started(self, event):
+            heard.append((event.start, event.resumed))
+
+    train["rounds"] = 7
+    settings = {"data": {"name": own}, "partition": {"clients": 5, "min_size": 5}, **more}
+    long = fairmean.run(**settings | {"train": {"device": "cpu"} | train}, listeners=[Hear()])
+    assert heard == [(4, True)]
+    assert long.continues == {"run": short.hash, "rounds": 4}
+    fresh = fairmean.run(**settings | {"train": {"device": "cpu"} | train, "run": {"name": "anew"}})
+    assert fresh.continues is None
+    assert fresh.summary == long.summary
+    assert columns_without_evaluations(fresh) == columns_without_evaluations(long)
+    for one, other in zip(fresh.model().parameters(), long.model().parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert fairmean.load(short.folder).summary == short.summary
+    assert fairmean.load(long.folder).status == "finished"
+    if more.get("theory"):
+        assert long.certificate.rounds == fresh.certificate.rounds == 7
+        assert (long.folder / "theory.csv").read_text() == (fresh.folder / "theory.csv").read_text()
+
+
+def test_a_run_whose_steps_depend_on_the_rounds_begins_anew(own, registries):
+    made(own, train={"schedule": "cosine"})
+    with pytest.warns(UserWarning, match="cosine.*begins anew"):
+        long = made(own, train={"schedule": "cosine", "rounds": 5})
+    assert long.continues is None
+
+    @fairmean.register_scale("fading")
+    @dataclass(frozen=True)
+    class Fading(fairmean.Scale):
+        """s_i = 1 − t/T."""
+
+        def __call__(self, losses, means, context):
+            return torch.ones_like(losses) * (1 - context.t / context.rounds)
+
+    made(own, method={"name": "fading+mean"})
+    with pytest.warns(UserWarning, match="scale 'Fading' is told the number of rounds"):
+        made(own, method={"name": "fading+mean"}, train={"rounds": 5})
+
+
+def test_other_runs_are_not_continued(own):
+    made(own)
+    assert made(own, seed=2, train={"rounds": 5}).continues is None
+    assert made(own, train={"rounds": 5, "lr": 0.2}).continues is None
+    assert made(own, train={"rounds": 2}).continues is None
+    assert made(own, run={"name": "other"}, train={"rounds": 5}).continues is None
+    assert made(own, train={"rounds": 5}).continues["rounds"] == 3
+
+
+def test_a_study_continues_its_runs(own):
+    for rounds in (3, 5):
+        result = fairmean.compare(
+            methods=["mean", "fairmean"],
+            attacks="none",
+            seeds=range(1, 3),
+            data={"name": own},
+            train={"rounds": rounds, "device": "cpu"},
+            together=4 if rounds == 5 else 1,
+        )
+    runs = [fairmean.load(record["folder"]) for record in result.records]
+    assert [run.continues["rounds"] for run in runs] == [3] * 4

@@ -186,6 +186,11 @@ class Run:
         checkpoint = RunFolder(self.folder).load("cpu")
         return 0 if checkpoint is None else int(checkpoint["round"])
 
+    @property
+    def continues(self) -> dict[str, Any] | None:
+        """Which run this one goes on with, and after how many rounds; None for a run that began by itself."""
+        return self._entry.facts.get("continues")
+
     def model(self) -> nn.Module:
         """The trained model of the last checkpoint, on the CPU, in ``eval()`` mode, with parameters of its own.
 

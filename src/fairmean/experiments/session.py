@@ -16,6 +16,7 @@ from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Step
 from fairmean.errors import Diverged, Lost
 from fairmean.experiments.config import Config
+from fairmean.experiments.continuing import take_over
 from fairmean.experiments.environment import environment
 from fairmean.experiments.events import (
     Audience,
@@ -152,7 +153,9 @@ class Session:
 
     def resume(self) -> int:
         """Go on from the checkpoint, or set up a new run; the round that comes next."""
-        simulator, fed = self.simulator, self.simulator.federation
+        simulator, fed, folder = self.simulator, self.simulator.federation, self.recorder.folder
+        if not (folder.path / "checkpoint.pt").exists():
+            take_over(folder, self.config)
         checkpoint = self.recorder.last_checkpoint(simulator.w.device, len(simulator.w))
         if checkpoint is not None:
             self.t = int(checkpoint["round"])

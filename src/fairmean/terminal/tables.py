@@ -85,6 +85,9 @@ def run(result: Run) -> str:
         lines.append(
             f"poisoned clients: {view['clean_average']:.1f} % on clean labels, {view['own_average']:.1f} % on their own"
         )
+    before = result.continues
+    if before is not None:
+        lines.append(f"the first {before['rounds']} rounds were computed before, in run {before['run'][:8]}")
     lines.append(f"details: {result.folder}")
     if result.config.theory:
         lines.append(f"next: fairmean check {result.folder}")
