@@ -7,7 +7,6 @@ import json
 import math
 import sqlite3
 import sys
-import types
 import warnings
 
 import pytest
@@ -16,45 +15,10 @@ from fairmean.errors import UserError
 from fairmean.export import TRACKERS, export, feeding
 from fairmean.terminal.main import main
 from fairmean.terminal.verbs import export as verb
+from tests.terminal.fake_tracker import Fake
 from tests.terminal.made import MadeRun, accuracies
 
 pytestmark = pytest.mark.usefixtures("here")
-
-
-class Fake:
-    """A tracker that remembers what it is told, by hash."""
-
-    told: dict[str, list[object]] = {}  # noqa: RUF012 - what a server would keep
-    rounds: dict[str, int] = {}  # noqa: RUF012
-
-    def __init__(self, place):
-        self.place = place
-
-    def start(self, run):
-        self.run = run
-        Fake.told.setdefault(run.hash, []).append(("start", run.name, run.group, dict(run.settings)))
-        return Fake.rounds.get(run.hash, 0)
-
-    def clients(self, t, ids, values):
-        Fake.told[self.run.hash].append(("clients", t, list(ids), {k: list(v) for k, v in values.items()}))
-
-    def round(self, t, figures):
-        Fake.told[self.run.hash].append(("round", t, dict(figures)))
-        Fake.rounds[self.run.hash] = t + 1
-
-    def finish(self, summary, files):
-        Fake.told[self.run.hash].append(("finish", dict(summary), [file.name for file in files]))
-        return f"fake {self.place}"
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """The fake instead of TensorBoard."""
-    module = types.ModuleType("fairmean.export.tensorboard")
-    module.open_tracker, module.INSTALL = Fake, "pip install fake"
-    monkeypatch.setitem(sys.modules, "fairmean.export.tensorboard", module)
-    Fake.told, Fake.rounds = {}, {}
-    return Fake
 
 
 @pytest.fixture

@@ -26,7 +26,10 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.settings: Mapping[str, Any] = Entry(folder).settings
-        self.rounds = int(self.settings.get("train.rounds", 0))
+        rounds = self.settings.get("train.rounds")
+        if type(rounds) is not int:
+            raise UserError(f"'{folder / 'config.toml'}' does not say how many rounds there are; is it a run folder?")
+        self.rounds = rounds
         self.round = 0
         self.figures: dict[str, list[float]] = {name: [] for name in FIGURES}
         self.status = "running"
@@ -85,7 +88,7 @@ class Watched:
     def latest(self) -> dict[str, float]:
         """The last figures: of the final model once the run has finished."""
         return {
-            name: float(value) if (value := self.summary.get(name)) is not None else (told or [math.nan])[-1]
+            name: float(value) if isinstance(value := self.summary.get(name), int | float) else (told or [math.nan])[-1]
             for name, told in self.figures.items()
         }
 

@@ -22,7 +22,7 @@ _EXAMPLES = (
     "fairmean watch --web                                    the report in a browser, which renews itself",
 )
 _GRACE = 5.0  # seconds without any run at work, after which no further one is waited for
-_FRESH = 3.0  # seconds that a web page is good for
+_FRESH = 5.0  # seconds that a web page is good for
 
 
 def add_to(verbs: Any) -> None:
