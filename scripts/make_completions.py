@@ -16,9 +16,9 @@ import shtab
 
 from fairmean.data.registry import SPECS
 from fairmean.experiments.keys import SECTIONS
+from fairmean.export import TRACKERS
 from fairmean.terminal.catalogue import everything
 from fairmean.terminal.main import whole_parser
-from fairmean.terminal.verbs.export import TRACKERS
 
 FOLDER = Path(__file__).parent.parent / "src" / "fairmean" / "terminal" / "completions"
 FIXED = {

@@ -14,7 +14,6 @@ import pytest
 from fairmean.errors import UserError
 from fairmean.export import TRACKERS, export, feeding
 from fairmean.terminal.main import main
-from fairmean.terminal.verbs import export as verb
 from tests.terminal.fake_tracker import Fake
 from tests.terminal.made import MadeRun, accuracies
 
@@ -119,10 +118,6 @@ def test_what_a_tracker_raises_is_one_line(fake, run, monkeypatch, capsys):
 
     monkeypatch.setattr(Fake, "start", refuse)
     one_line(capsys, ["abc", "--to", "tensorboard"], "RuntimeError: no such key")
-
-
-def test_the_verb_names_the_same_trackers():
-    assert verb.TRACKERS == TRACKERS
 
 
 def importable(*names):

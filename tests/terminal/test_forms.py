@@ -9,6 +9,7 @@ import json
 import re
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,15 @@ def test_every_verb_speaks_json_and_shows_examples(verb):
         assert len(example) <= 118
         command = re.split(r" {2,}| > |\)\"", example)[0].partition("fairmean ")[2]
         ROOT.parse_known_args(shlex.split(command))  # it would end the test with its usage
+
+
+def test_the_commands_of_the_page_parse():
+    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^fairmean (.*?)(?:  .*|)$", page, re.MULTILINE)
+    assert len(commands) >= 10
+    for command in commands:
+        _, more = ROOT.parse_known_args(shlex.split(command))
+        assert more == [], command
 
 
 def table(capsys, *arguments):

@@ -142,6 +142,13 @@ def test_without_a_terminal_one_line_per_run(at_work, here, capsys):
     assert re.search(r"fedcba65 .* finished · average 100\.5 · variance 0\.2 · worst 100\.0", lines[1])
 
 
+def test_a_folder_of_runs_elsewhere(here, capsys):
+    for name in ("one", "two"):
+        MadeRun(here / "elsewhere" / name / "fedcba654321").finish()
+    assert main(["watch", "elsewhere", "elsewhere/one/fedcba654321"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2  # each once
+
+
 def test_as_json(at_work, capsys):
     assert main(["watch", "abc", "--json"]) == 0
     (record,) = json.loads(capsys.readouterr().out)

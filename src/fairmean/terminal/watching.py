@@ -6,13 +6,14 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fairmean.errors import UserError
 from fairmean.experiments.following import Following
-from fairmean.experiments.listing import Entry
+from fairmean.experiments.listing import Entry, entries
+from fairmean.terminal.gpu_memory import by_process
 
 FIGURES = ("average", "variance", "worst")
 _BARS = "▁▂▃▄▅▆▇█"
@@ -153,8 +154,6 @@ class Group:
     def look(self) -> None:
         """Look at every run; where none was named, look for new ones too."""
         if self.directory is not None:
-            from fairmean.experiments.listing import entries
-
             for entry in entries(self.directory):
                 if entry.status == "running":
                     try:
@@ -174,8 +173,6 @@ class Group:
 
     def memory(self) -> dict[int, float]:
         """GiB of GPU memory by process, asked only where a run is on a GPU."""
-        from fairmean.terminal.gpu_memory import by_process
-
         on_gpu = any(run.at_work and str(run.settings.get("train.device", "")).startswith("cuda") for run in self.runs)
         return by_process() if on_gpu else {}
 
@@ -226,7 +223,13 @@ def _process(lock: Path) -> int:
         return 0
 
 
-def until_ended(group: Group, every: float, grace: float, show: Any, now: Any = time.monotonic) -> None:
+def until_ended(
+    group: Group,
+    every: float,
+    grace: float,
+    show: Callable[[Group], None],
+    now: Callable[[], float] = time.monotonic,
+) -> None:
     """Look and show until no run is at work; where none was named, until that has been so for ``grace`` seconds.
 
     A comparison takes a moment between two of its runs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from fairmean.terminal.words import parser_for, takes_json
@@ -28,7 +29,6 @@ def add_to(verbs: Any) -> None:
 
 
 def _completion(arguments: argparse.Namespace) -> None:
-    import json
     from importlib.resources import files
 
     file = files("fairmean.terminal").joinpath("completions", f"fairmean.{arguments.shell}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from fairmean.terminal.words import parser_for, takes_directory, takes_json
@@ -26,8 +27,6 @@ def add_to(verbs: Any) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    import json
-
     from fairmean.terminal import doctor
 
     findings = doctor.examine(arguments.dir)

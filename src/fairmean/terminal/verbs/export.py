@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
+from fairmean.export import TRACKERS
 from fairmean.terminal.words import parser_for, takes_directory, takes_json
 
-TRACKERS = ("tensorboard", "mlflow", "wandb", "trackio")
 _ABOUT = """\
 Bring runs into an experiment tracker, from their folders: the figures of every round, every client's accuracy, loss
 and weight in evaluated rounds (a curve for each of up to 20 clients, a histogram where the tracker has them), the
@@ -45,8 +46,6 @@ def add_to(verbs: Any) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    import json
-
     from fairmean.experiments.listing import find_all
     from fairmean.export import Exported, export
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import json
+import shutil
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from fairmean.errors import UserError
 from fairmean.terminal.words import parser_for, takes_directory, takes_json
+
+if TYPE_CHECKING:
+    from fairmean.terminal.watching import Group
 
 _ABOUT = """\
 Watch runs that are at work: how far each one has come, how fast it is, how long it will take, and a small chart of the
@@ -43,8 +50,6 @@ def add_to(verbs: Any) -> None:
 
 
 def _watch(arguments: argparse.Namespace) -> None:
-    import sys
-
     from fairmean.experiments.listing import find_all
     from fairmean.terminal.watching import Group, is_terminal
 
@@ -63,9 +68,7 @@ def _watch(arguments: argparse.Namespace) -> None:
         _live(arguments, group)
 
 
-def _once(arguments: argparse.Namespace, group: Any) -> None:
-    import json
-
+def _once(arguments: argparse.Namespace, group: Group) -> None:
     group.look()
     memory = group.memory()
     if arguments.json:
@@ -80,11 +83,7 @@ def _nothing(directory: str) -> str:
     return f"No run is at work in '{directory}'. 'fairmean ls' shows the runs that are there."
 
 
-def _live(arguments: argparse.Namespace, group: Any) -> None:
-    import shutil
-    import sys
-    from contextlib import suppress
-
+def _live(arguments: argparse.Namespace, group: Group) -> None:
     from fairmean.terminal.watching import clear, until_ended
 
     group.look()
@@ -93,7 +92,7 @@ def _live(arguments: argparse.Namespace, group: Any) -> None:
         return
     shown = 0
 
-    def show(group: Any) -> None:
+    def show(group: Group) -> None:
         nonlocal shown
         size = shutil.get_terminal_size()
         lines = group.page(size.columns, size.lines)
@@ -105,37 +104,34 @@ def _live(arguments: argparse.Namespace, group: Any) -> None:
         until_ended(group, arguments.every, _GRACE, show)
 
 
-def _serve(arguments: argparse.Namespace, group: Any) -> None:
-    import json
-    import threading
-    from contextlib import suppress
+def _serve(arguments: argparse.Namespace, group: Group) -> None:
+    from threading import Lock
 
     from fairmean.terminal import live_page
 
-    looking = threading.Lock()
+    looking = Lock()  # every request has a thread of its own
 
     def at_work() -> bool:
         with looking:
             group.look()
-            return bool(group.at_work)
+            return group.at_work
 
     def make() -> str:
         with looking:
-            group.look()
             folders = [run.folder for run in group.runs]
         if not folders:
             raise UserError(_nothing(arguments.dir))
         return live_page.html_of(folders)
 
+    def goes_on() -> bool:
+        return at_work() or group.directory is not None  # where no run was named, one may begin later
+
     at_work()
     if group.runs:
         make()  # what is wrong with the report is said here, and not in a browser
-    page = live_page.Page(make, _FRESH)
-    server = live_page.server(page, lambda: at_work() or group.directory is not None, _FRESH, arguments.port or 0)
+    server = live_page.server(live_page.Page(make, _FRESH), goes_on, _FRESH, arguments.port or 0)
     address = f"http://{live_page.HOST}:{server.server_port}/"
     print(json.dumps({"address": address}) if arguments.json else f"The report is at {address} (Ctrl-C ends this).")
-    import sys
-
     sys.stdout.flush()
     with server, suppress(KeyboardInterrupt):
         server.serve_forever(poll_interval=0.2)
