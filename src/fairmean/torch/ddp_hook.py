@@ -57,7 +57,9 @@ class AccumulatedLoss:
         """What DDP calls with each bucket of gradients; ``ddp_hook`` registers it."""
         if self._factor is None:
             if self._loss is None:
-                raise UserError("ddp_hook: a loss was backpropagated without add(): write fair.add(loss / parts).backward()")
+                raise UserError(
+                    "ddp_hook: a loss was backpropagated without add(): write fair.add(loss / parts).backward()"
+                )
             self._factor = marginal_weight(self._loss, self.kappa, self.tau)
         self._sent = True
         bucket.buffer().mul_(self._factor.to(bucket.buffer()))
@@ -68,8 +70,8 @@ class AccumulatedLoss:
         for parameter in self._module.parameters() if self._module is not None else ():
             if parameter.grad is not None and bool(parameter.grad.any()):
                 raise UserError(
-                    "ddp_hook: gradients that were already averaged over ranks are still in .grad. Put all micro-batches "
-                    "but the last of a step under model.no_sync(), and call optimizer.zero_grad() after each step"
+                    "ddp_hook: gradients that were already averaged over ranks are still in .grad. Put all "
+                    "micro-batches but the last of a step under model.no_sync(), and call optimizer.zero_grad() after it"
                 )
 
 
@@ -94,8 +96,8 @@ def ddp_hook(
     The direction is (1/n) Σ a(f_i) ∇f_i exactly, where f_i is rank i's loss over all its micro-batches. Accumulation
     without ``no_sync`` would scale what was already averaged once more; it is noticed, and refused.
 
-    DDP takes one hook. One of your own, such as a compression, is given as ``hook`` with its ``hook_state``: it gets the
-    scaled gradients, and averages them as before.
+    DDP takes one hook. One of your own, such as a compression, is given as ``hook`` with its ``hook_state``: it gets
+    the scaled gradients, and averages them as before.
     """
     if not isinstance(model, DistributedDataParallel):
         raise UserError(

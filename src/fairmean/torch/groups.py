@@ -24,32 +24,8 @@ RARE = 0.05  # a group that is in fewer batches than this is better drawn on pur
 EVERY = 50  # calls between two looks at how often groups came
 
 
-class GroupFairMean(nn.Module):
-    """Train for the groups that a model serves worst: per-sample losses and groups in, one scalar out.
-
-    >>> criterion = GroupFairMean(["north", "south", "south", "east"])      # the group of every training sample
-    >>> losses = torch.tensor([0.5, 2.0], requires_grad=True)               # a batch: its losses, reduction="none"
-    >>> criterion(losses, ["north", "south"]).backward()
-    >>> losses.grad                                                         # east is missing from the batch
-    tensor([0.8889, 0.6667])
-
-    ``groups`` holds the group of every sample of the training data: names or numbers in a list, an array, a tensor or
-    a pandas column. Groups may overlap: then it is a data frame or a dictionary of masks by name, or a list with the
-    names of each sample's groups. Batches come in the same form, or as rows of ``criterion.encode(groups)``, a tensor
-    that can go through a ``DataLoader``. Without a column, ``names=[…]`` lists the groups.
-
-    **Small batches.** The weight of a group comes from its running loss, which looks back on about ``memory`` of its
-    samples. A group that a batch lacks would be forgotten by a plain mean over groups; its gradient is therefore divided
-    by the probability of being there. ``presence="data"`` computes that probability for batches drawn uniformly from
-    ``groups``; ``presence="measured"`` counts, for any other way of drawing. ``memory=0`` takes each batch for itself, as
-    ``fairmean.fair_objective`` does, and warns when groups are missing.
-
-    **Weights.** With ``weights``, one per sample, the loss of a group is Σ w ℓ / Σ w. A loss of several numbers per
-    sample is averaged; ``pos_weight`` and class weights belong to your own loss, which has ``reduction="none"``.
-
-    Under ``torch.no_grad()`` nothing is remembered, and the value is that of the batch at hand. The running losses
-    are in ``state_dict()``. ``check=False`` skips what waits for a GPU: the looks at losses, groups and frequencies.
-    """
+class GroupObjective(nn.Module):
+    """What the group forms share: who is in which group, running means, groups that are missing from a batch."""
 
     statistics = 1
 
@@ -68,7 +44,9 @@ class GroupFairMean(nn.Module):
         who = type(self).__name__
         check_kappa_tau(kappa, tau)
         if (groups is None) == (names is None):
-            raise UserError(f"{who}: give either groups, the group of every training sample, or names, the groups' names")
+            raise UserError(
+                f"{who}: give either groups, the group of every training sample, or names, the groups' names"
+            )
         if not 0 <= memory < float("inf"):
             raise UserError(f"{who}: memory = {memory}: must be a number ≥ 0 (samples of a group to look back on)")
         if presence not in ("data", "measured"):
@@ -110,11 +88,6 @@ class GroupFairMean(nn.Module):
         """The weight that every group's gradient has now, of those seen."""
         return self._by_name(self._slopes(self.sums / self.mass, self.mass > 0))
 
-    def forward(self, losses: Tensor, groups: Any, *, weights: Tensor | None = None) -> Tensor:
-        """A scalar: its value is Φ at the running losses, its gradient the direction that this batch estimates."""
-        losses, rows, weights = self._batch(losses, groups, weights)
-        return self._objective(losses, rows, weights, losses.detach()[:, None])
-
     def _batch(self, losses: Tensor, groups: Any, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Losses one per sample, the rows of their groups, and weights; refused where they do not fit."""
         who = type(self).__name__
@@ -135,7 +108,9 @@ class GroupFairMean(nn.Module):
         if self.check and not torch.compiler.is_compiling():
             plain = losses.detach()
             if not bool(((plain >= 0) & plain.isfinite()).all()):
-                raise UserError(f"{who}: a loss is negative, infinite or NaN; losses must be finite and ≥ 0 (check=False skips this)")
+                raise UserError(
+                    f"{who}: a loss is negative, infinite or NaN; losses are finite and ≥ 0 (check=False skips this)"
+                )
             if not bool(((weights >= 0) & weights.isfinite()).all()):
                 raise UserError(f"{who}: weights must be finite and ≥ 0")
         return losses, rows, weights.detach().to(losses.device)
@@ -163,12 +138,12 @@ class GroupFairMean(nn.Module):
         return (linear - linear.detach() + self._value(means, slopes, seen)).to(result)
 
     def _slopes(self, means: Tensor, seen: Tensor) -> Tensor:
-        """The weight of each ∇f_g in the direction, given the running means: here a(f_g)/n."""
-        return torch.where(seen, marginal_weight(means[0], self.kappa, self.tau), 0) / self._number(seen)
+        """The weight of each ∇f_g in the direction, from the running means (k × groups) of what is measured."""
+        raise NotImplementedError
 
     def _value(self, means: Tensor, slopes: Tensor, seen: Tensor) -> Tensor:
-        """What is shown as the loss: the mean of φ over the groups seen."""
-        return torch.where(seen, phi(means[0], self.kappa, self.tau), 0).sum() / seen.sum()
+        """What is shown as the loss."""
+        raise NotImplementedError
 
     def _number(self, seen: Tensor) -> Tensor | int:
         """How many groups the mean is over: all that there are; of a batch for itself, those in it."""
@@ -189,9 +164,10 @@ class GroupFairMean(nn.Module):
             chance = _chance(self.sizes.to(mass), self.members.samples, size)
             self.expected.add_(chance.to(self.expected))
             self.spread.add_((chance * (1 - chance)).to(self.spread))
-        self._calls += 1
-        if self.check and not torch.compiler.is_compiling() and self._calls in (1, EVERY, 20 * EVERY):
-            self._say_what_is_strange(chance)
+        if self.check and not torch.compiler.is_compiling():
+            self._calls += 1
+            if self._calls in (1, EVERY, 20 * EVERY):
+                self._say_what_is_strange(chance)
         seen = self.mass > 0
         return torch.where(seen, self.sums / self.mass, 0).to(mass), seen, chance.clamp(min=1e-12)
 
@@ -209,8 +185,8 @@ class GroupFairMean(nn.Module):
             missing = self.names[int((~there).nonzero()[0])]
             self._say(
                 "missing",
-                f"group {missing!r} is missing from a batch, and with memory=0 the mean is over the groups present: the "
-                "direction is biased. Leave memory at its default, or draw batches that hold every group.",
+                f"group {missing!r} is missing from a batch, and with memory=0 the mean is over the groups present: "
+                "the direction is biased. Leave memory at its default, or draw batches that hold every group.",
             )
 
     def _say_what_is_strange(self, chance: Tensor) -> None:
@@ -220,8 +196,8 @@ class GroupFairMean(nn.Module):
         if self._calls == 1 and chance[rarest] < RARE:
             self._say(
                 "rare",
-                f"group {self.names[rarest]!r} will be in {float(chance[rarest]):.1%} of such batches only, with a large "
-                "weight. Draw larger batches, or batches that hold every group, with presence='measured'.",
+                f"group {self.names[rarest]!r} will be in {float(chance[rarest]):.1%} of such batches only, with a "
+                "large weight. Draw larger batches, or batches that hold every group, with presence='measured'.",
             )
         gap = (self.times - self.expected).abs() - 6 * self.spread.sqrt() - 3
         if self._calls > 1 and bool((gap > 0).any()):
@@ -234,6 +210,47 @@ class GroupFairMean(nn.Module):
             )
 
 
+class GroupFairMean(GroupObjective):
+    """Train for the groups that a model serves worst: per-sample losses and groups in, one scalar out.
+
+    >>> criterion = GroupFairMean(["north", "south", "south", "east"])      # the group of every training sample
+    >>> losses = torch.tensor([0.5, 2.0], requires_grad=True)               # a batch: its losses, reduction="none"
+    >>> criterion(losses, ["north", "south"]).backward()
+    >>> losses.grad                                                         # east is missing from the batch
+    tensor([0.8889, 0.6667])
+
+    ``groups`` holds the group of every sample of the training data: names or numbers in a list, an array, a tensor or
+    a pandas column. Groups may overlap: then it is a data frame or a dictionary of masks by name, or a list with the
+    names of each sample's groups. Batches come in the same form, or as rows of ``criterion.encode(groups)``, a tensor
+    that can go through a ``DataLoader``. Without a column, ``names=[…]`` lists the groups.
+
+    **Small batches.** The weight of a group comes from its running loss, which looks back on about ``memory`` of its
+    samples. A group that a batch lacks would be forgotten by a plain mean over groups; its gradient is therefore
+    divided by the probability of being there. ``presence="data"`` computes that probability for batches drawn uniformly
+    from ``groups``; ``presence="measured"`` counts, for any other way of drawing. ``memory=0`` takes each batch for
+    itself, as ``fairmean.fair_objective`` does, and warns when groups are missing.
+
+    **Weights.** With ``weights``, one per sample, the loss of a group is Σ w ℓ / Σ w. A loss of several numbers per
+    sample is averaged; ``pos_weight`` and class weights belong to your own loss, which has ``reduction="none"``.
+
+    Under ``torch.no_grad()`` nothing is remembered, and the value is that of the batch at hand. The running losses
+    are in ``state_dict()``. ``check=False`` skips what waits for a GPU: the looks at losses, groups and frequencies.
+    """
+
+    def forward(self, losses: Tensor, groups: Any, *, weights: Tensor | None = None) -> Tensor:
+        """A scalar: its value is Φ at the running losses, its gradient the direction that this batch estimates."""
+        losses, rows, weights = self._batch(losses, groups, weights)
+        return self._objective(losses, rows, weights, losses.detach()[:, None])
+
+    def _slopes(self, means: Tensor, seen: Tensor) -> Tensor:
+        """a(f_g)/n."""
+        return torch.where(seen, marginal_weight(means[0], self.kappa, self.tau), 0) / self._number(seen)
+
+    def _value(self, means: Tensor, slopes: Tensor, seen: Tensor) -> Tensor:
+        """The mean of φ over the groups seen."""
+        return torch.where(seen, phi(means[0], self.kappa, self.tau), 0).sum() / seen.sum()
+
+
 def _chance(sizes: Tensor, samples: int, batch: int) -> Tensor:
     """The probability that a batch, drawn from ``samples`` without putting back, holds a sample of each group."""
     others = samples - sizes
@@ -242,5 +259,3 @@ def _chance(sizes: Tensor, samples: int, batch: int) -> Tensor:
     rest = (whole - batch).clamp(min=0)
     missing = torch.exp((others + 1).lgamma() - (left + 1).lgamma() - (whole + 1).lgamma() + (rest + 1).lgamma())
     return torch.where(others < batch, torch.ones_like(sizes), 1 - missing)
-
-

@@ -71,7 +71,9 @@ class FairMeanLoss(nn.Module):
         self._say_if_alone()
         mean = _mean(losses, weights)
         if self.check and not torch.compiler.is_compiling() and not 0 <= (value := mean.item()) < float("inf"):
-            raise UserError(f"FairMeanLoss: the mean loss is {value:g}; it must be finite and ≥ 0 (check=False skips this)")
+            raise UserError(
+                f"FairMeanLoss: the mean loss is {value:g}; it must be finite and ≥ 0 (check=False skips this)"
+            )
         return phi(mean, self.kappa, self.tau).to(losses.dtype if losses.dtype == torch.float64 else torch.float32)
 
     def _of_clients(self, losses: Tensor, clients: Any, weights: Tensor | None) -> Tensor:
@@ -80,9 +82,7 @@ class FairMeanLoss(nn.Module):
         if losses.dim() > 1:
             losses, weights = per_sample(losses, weights)
         together = dist.is_available() and dist.is_initialized()
-        return fair_objective(
-            losses, clients, self.kappa, self.tau, weights=weights, ranks=together, check=self.check
-        )
+        return fair_objective(losses, clients, self.kappa, self.tau, weights=weights, ranks=together, check=self.check)
 
     def _say_if_alone(self) -> None:
         """One process is one client, of which φ only lengthens the step."""
@@ -91,8 +91,8 @@ class FairMeanLoss(nn.Module):
         self._said = True
         if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
             warnings.warn(
-                "FairMeanLoss: there is one process and no clients= is given, so there is one client, and the transform "
-                "only makes its step longer. Give the client of each sample, or start several ranks.",
+                "FairMeanLoss: there is one process and no clients= is given, so there is one client, and the "
+                "transform only makes its step longer. Give the client of each sample, or start several ranks.",
                 stacklevel=4,
             )
 

@@ -112,7 +112,7 @@ class Membership:
             raise unknown("group", groups[strange.to(groups.device)][0].item(), map(str, self.names))
 
     def _table(self, groups: Any, names: list[Any] | None) -> tuple[list[Any], np.ndarray[Any, Any]]:
-        """The names of groups that overlap, and a table of 0 and 1 (samples × groups); with ``names``, in their order."""
+        """The names of groups that overlap, in the order of ``names``, and a table of 0 and 1 (samples × groups)."""
         if isinstance(groups, Mapping) or hasattr(groups, "columns"):
             labels = list(groups.keys() if isinstance(groups, Mapping) else groups.columns)
             columns = [as_array(groups[label], self.who) for label in labels]
@@ -120,7 +120,9 @@ class Membership:
                 raise UserError(f"{self.who}: the masks of the groups differ in length")
             table = np.stack(columns, 1) if columns else np.zeros((0, 0))
         elif _has_names(groups):
-            known = names or sorted({name for entry in groups for name in entry}, key=lambda name: (str(type(name)), name))
+            known = names or sorted(
+                {name for entry in groups for name in entry}, key=lambda name: (str(type(name)), name)
+            )
             place = {name: at for at, name in enumerate(known)}
             table = np.zeros((len(groups), len(known)))
             for row, entry in enumerate(groups):

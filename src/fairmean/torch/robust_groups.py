@@ -1,8 +1,8 @@
 """The robust group forms, for classifiers: groups whose labels are wrong cannot take over the training.
 
 A large loss has two causes: the group is hard, or its labels are wrong. Both forms take a group's *priority* from the
-entropy H of the model's predictions, which no label can raise, and its *trust* from the excess of −log p_y over H, which
-is positive where labels contradict the model:
+entropy H of the model's predictions, which no label can raise, and its *trust* from the excess of −log p_y over H,
+which is positive where labels contradict the model:
 
     s_g = (1 + κ H_g/(H_g+τ)) t_g,   direction Σ s_g ∇f_g / Σ s_g
 """
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from fairmean.errors import UserError
 from fairmean.randomness import generator
-from fairmean.torch.groups import GroupFairMean
+from fairmean.torch.groups import GroupObjective
 from fairmean.transform import marginal_weight
 
 MOST = 60.0  # e^-60 is nothing, and never all zeros
 
 
-class GroupSplit(GroupFairMean):
+class GroupSplit(GroupObjective):
     """Priority from entropy, trust from the excess of the loss over it: t_g = exp(−β max(0, mean(−log p_y − H))).
 
     >>> criterion = GroupSplit(["north", "south", "south", "east"])
@@ -53,10 +53,12 @@ class GroupSplit(GroupFairMean):
     ) -> None:
         super().__init__(groups, kappa, tau, names=names, memory=memory, presence=presence, check=check)
         if not 0 <= beta < float("inf"):
-            raise UserError(f"{type(self).__name__}: beta = {beta}: must be a number ≥ 0 (0 gives every group full trust)")
+            raise UserError(
+                f"{type(self).__name__}: beta = {beta}: must be a number ≥ 0 (0 gives every group full trust)"
+            )
         self.beta = float(beta)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, losses: Tensor, groups: Any, logits: Tensor, labels: Tensor, *, weights: Tensor | None = None
     ) -> Tensor:
         """A scalar whose gradient is the direction that this batch estimates, and whose value Σ s_g f_g / Σ s_g."""
@@ -121,8 +123,8 @@ class GroupRecess(GroupSplit):
 
         ẽ_g = mean of  ω_y/(ω_y + c') · (−log p̃_y − H(p̃)),        t_g = exp(−β_r max(0, mean of its ẽ_g − θ))
 
-    and its trust is this t_g times that of ``GroupSplit``. "The others hardly use this label" is no contradiction, and a
-    label that nobody else has is no evidence. It needs at least three groups. Call it as ``GroupSplit``.
+    and its trust is this t_g times that of ``GroupSplit``. "The others hardly use this label" is no contradiction, and
+    a label that nobody else has is no evidence. It needs at least three groups. Call it as ``GroupSplit``.
 
     >>> criterion = GroupRecess(["north", "south", "south", "east"], steps=600, classes=3)
     """
@@ -162,8 +164,8 @@ class GroupRecess(GroupSplit):
         self.rest = int((until * steps - self.start) / (cycles * self.turns)) if cycles > 0 and self.turns > 1 else 0
         if self.rest < 4:
             raise UserError(
-                f"GroupRecess: steps = {steps} leave turns of {self.rest} batches; {cycles} cycles of {self.turns} turns need "
-                f"about {cycles * self.turns * 8} steps: train longer, or use GroupSplit"
+                f"GroupRecess: steps = {steps} leave turns of {self.rest} batches; {cycles} cycles of {self.turns} "
+                f"turns need about {cycles * self.turns * 8} steps: train longer, or use GroupSplit"
             )
         self.beta_rest, self.theta, self.rare, self.seldom = float(beta_rest), float(theta), float(rare), float(seldom)
         self.steps, self.cycles, self.classes = steps, cycles, classes
@@ -185,7 +187,9 @@ class GroupRecess(GroupSplit):
         losses, rows, weights = self._batch(losses, groups, weights)
         logits, labels = self._predictions(losses, logits, labels)
         if logits.shape[1] != self.classes:
-            raise UserError(f"GroupRecess: logits for {logits.shape[1]} classes, not for the {self.classes} it was made for")
+            raise UserError(
+                f"GroupRecess: logits for {logits.shape[1]} classes, not for the {self.classes} it was made for"
+            )
         if torch.is_grad_enabled():
             self._ask(rows, weights.float(), logits, labels)
         return self._objective(losses, rows, weights, self._measure(losses, logits, labels))
@@ -199,7 +203,9 @@ class GroupRecess(GroupSplit):
         t = batch.long() - self.start
         within = (t >= 0) & (t < self.cycles * self.turns * self.rest)
         cycle = (t // (self.turns * self.rest)).clamp(0, self.cycles - 1)
-        resting = within & (self.table[cycle] == t % (self.turns * self.rest) // self.rest)
+        resting = within & (
+            self.table.index_select(0, cycle.reshape(1))[0] == t % (self.turns * self.rest) // self.rest
+        )
         return resting, resting & (t % self.rest >= self.rest - max(1, self.rest // 4))
 
     def _ask(self, rows: Tensor, weights: Tensor, logits: Tensor, labels: Tensor) -> None:

@@ -48,7 +48,9 @@ class ClientSampler(Sampler[int]):
         self.ranks = ranks if ranks is not None else dist.get_world_size() if running else 1
         self.rank = rank if rank is not None else dist.get_rank() if running else 0
         if not 0 <= self.rank < self.ranks:
-            raise UserError(f"ClientSampler: rank = {self.rank} of {self.ranks} ranks: must be from 0 to {self.ranks - 1}")
+            raise UserError(
+                f"ClientSampler: rank = {self.rank} of {self.ranks} ranks: must be from 0 to {self.ranks - 1}"
+            )
         names, owner = column(clients, "ClientSampler")
         if len(names) < self.ranks:
             raise UserError(
@@ -63,9 +65,9 @@ class ClientSampler(Sampler[int]):
         self._length = int(np.bincount(place, weights=sizes, minlength=self.ranks).max())
         if len(set(self.counts)) > 1 and not uneven:
             warnings.warn(
-                f"ClientSampler: {len(names)} clients on {self.ranks} ranks, {min(self.counts)} or {max(self.counts)} on "
-                "each: the average over ranks is not the average over clients. Call FairMeanLoss with clients=, which "
-                "weights them right, and pass uneven=True here.",
+                f"ClientSampler: {len(names)} clients on {self.ranks} ranks, {min(self.counts)} or {max(self.counts)} "
+                "on each: the average over ranks is not the average over clients. Call FairMeanLoss with clients=, "
+                "which weights them right, and pass uneven=True here.",
                 stacklevel=2,
             )
 
