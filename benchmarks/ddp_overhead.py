@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        mp.spawn(work, (place, arguments.alternations), nprocs=2)  # type: ignore[no-untyped-call]
+        mp.spawn(work, (place, arguments.alternations), nprocs=2)  # type: ignore[attr-defined, no-untyped-call]
         times = np.load(Path(place) / "times.npz")
     rows = [["clock", "step", "alternations", "milliseconds (median)", "ratio", "low", "high"]]
     for clock in ("wall", "cpu"):

@@ -174,10 +174,11 @@ def fit(method: str, parameter: float, lr: float, task: Task, draw: int) -> nn.M
     if method == "JTT-like":
         first = train(task, draw, lr, uniform(n, random), lambda logits, y, rows: F.cross_entropy(logits, y))
         with torch.no_grad():
-            weight = 1 + (parameter - 1) * (first(task.x).argmax(1) != task.y).float()
+            weight: Tensor = 1 + (parameter - 1) * (first(task.x).argmax(1) != task.y).float()
 
         def again(logits: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-            return (weight[rows] * F.cross_entropy(logits, y, reduction="none")).sum() / weight[rows].sum()
+            total: Tensor = (weight[rows] * F.cross_entropy(logits, y, reduction="none")).sum()
+            return total / weight[rows].sum()
 
         return train(task, draw, lr, uniform(n, random), again)
     if method == "GroupFairMean":

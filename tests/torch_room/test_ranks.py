@@ -60,7 +60,7 @@ def test_mistakes_are_refused_in_one_line(outcome):
     for said, words in zip(
         outcome[1],
         [
-            "already averaged over ranks are still in .grad. Put all micro-batches but the last",
+            "still in .grad. Put all micro-batches but the last of a step under no_sync()",
             "without add()",
             "already has the hook 'fp16_compress_hook', and DDP takes one; give it to ddp_hook(model, hook=",
             "the model is a Sequential, not a DistributedDataParallel",

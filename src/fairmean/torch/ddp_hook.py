@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from fairmean.errors import UserError
@@ -32,11 +31,15 @@ class AccumulatedLoss:
     ) -> None:
         check_kappa_tau(kappa, tau)
         self.kappa, self.tau = float(kappa), float(tau)
-        self._hook, self._hook_state = hook or allreduce_hook, hook_state
+        self._hook, self._hook_state = hook, hook_state
         self._module: nn.Module | None = None
         self._loss: Tensor | None = None
         self._factor: Tensor | None = None
         self._sent = False
+
+    @property
+    def _group(self) -> Any:
+        return getattr(self._module, "process_group", None)
 
     def add(self, loss: Tensor) -> Tensor:
         """Remember this part of the rank's loss, and return it as it is: ``fair.add(loss / parts).backward()``.
@@ -53,7 +56,7 @@ class AccumulatedLoss:
         self._loss = value if self._loss is None else self._loss + value
         return loss
 
-    def comm_hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def comm_hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
         """What DDP calls with each bucket of gradients; ``ddp_hook`` registers it."""
         if self._factor is None:
             if self._loss is None:
@@ -62,17 +65,28 @@ class AccumulatedLoss:
                 )
             self._factor = marginal_weight(self._loss, self.kappa, self.tau)
         self._sent = True
-        bucket.buffer().mul_(self._factor.to(bucket.buffer()))
-        return self._hook(self._hook_state, bucket)
+        gradients = bucket.buffer()
+        if self._hook is not None:
+            gradients.mul_(self._factor.to(gradients))
+            return self._hook(self._hook_state, bucket)
+        gradients.mul_((self._factor / dist.get_world_size(self._group)).to(gradients))  # one pass over them
+        sent: torch.futures.Future[Tensor] = (
+            dist.all_reduce(gradients, group=self._group, async_op=True).get_future().then(_first)
+        )
+        return sent
 
     def _expect_no_gradients(self) -> None:
         """Gradients that were sent are averages over ranks: adding to them would scale them a second time."""
         for parameter in self._module.parameters() if self._module is not None else ():
             if parameter.grad is not None and bool(parameter.grad.any()):
                 raise UserError(
-                    "ddp_hook: gradients that were already averaged over ranks are still in .grad. Put all "
-                    "micro-batches but the last of a step under model.no_sync(), and call optimizer.zero_grad() after it"
+                    "ddp_hook: gradients that were already averaged over ranks are still in .grad. Put "
+                    "all micro-batches but the last of a step under no_sync(), and call zero_grad() after it"
                 )
+
+
+def _first(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+    return future.value()[0]
 
 
 def ddp_hook(

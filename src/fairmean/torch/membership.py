@@ -75,26 +75,23 @@ class Membership:
     def rows(self, groups: Any, device: torch.device, check: bool) -> Tensor:
         """The place of each sample's group, or for groups that overlap a row of 0 and 1 for each sample."""
         compiling = torch.compiler.is_compiling()
-        if self.overlap and isinstance(groups, Tensor) and groups.dim() == 2:
-            if groups.shape[1] != len(self.names):
-                raise UserError(f"{self.who}: {groups.shape[1]} columns of groups, not {len(self.names)}")
-            return groups.to(device)
-        if not isinstance(groups, Tensor) or self.overlap:
-            groups = self.encode(groups)
-        groups = groups.to(device)
+        ready = isinstance(groups, Tensor) and groups.dim() == 1 + self.overlap
+        rows: Tensor = (groups if ready else self.encode(groups)).to(device)
         if self.overlap:
-            return groups
+            if rows.shape[1] != len(self.names):
+                raise UserError(f"{self.who}: {rows.shape[1]} columns of groups, not {len(self.names)}")
+            return rows
         if self._numbers is not None:
             if self._numbers.device != device:
                 self._numbers = self._numbers.to(device)
             if check and not compiling:
-                self._refuse_unknown_numbers(groups, self._numbers)
-            return torch.searchsorted(self._numbers, groups.long())
-        if check and not compiling and bool(((groups < 0) | (groups >= len(self.names))).any()):
+                self._refuse_unknown_numbers(rows, self._numbers)
+            return torch.searchsorted(self._numbers, rows.long())
+        if check and not compiling and bool(((rows < 0) | (rows >= len(self.names))).any()):
             raise UserError(
                 f"{self.who}: a number outside 0 … {len(self.names) - 1}; numbers stand for names as encode() made them"
             )
-        return groups.long()
+        return rows.long()
 
     def sums(self, rows: Tensor, values: Tensor) -> Tensor:
         """The sum over each group's samples of ``values`` (samples, or samples × k)."""
