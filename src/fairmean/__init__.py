@@ -20,17 +20,27 @@ from fairmean.rules.optimisers import Optimiser, register_optimiser
 from fairmean.rules.round import Access, Round, Rung
 from fairmean.rules.scales import Scale, register_scale
 from fairmean.theory.certificate import certify
+from fairmean.torch.ddp_hook import ddp_hook
+from fairmean.torch.groups import GroupFairMean
+from fairmean.torch.loss import FairMeanLoss
+from fairmean.torch.robust_groups import GroupRecess, GroupSplit
+from fairmean.torch.sampler import ClientSampler
 from fairmean.transform import dispersion, fair_objective, marginal_weight, phi, psi
 
 __all__ = [
     "Access",
     "Checkpointed",
+    "ClientSampler",
     "Comparison",
     "Context",
     "CoordinateRule",
     "CrossEntropy",
     "Diverged",
+    "FairMeanLoss",
     "GramRule",
+    "GroupFairMean",
+    "GroupRecess",
+    "GroupSplit",
     "Listener",
     "LossRule",
     "Method",
@@ -54,6 +64,7 @@ __all__ = [
     "certify",
     "compare",
     "compose",
+    "ddp_hook",
     "dispersion",
     "fair_objective",
     "gathered",
