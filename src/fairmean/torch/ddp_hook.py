@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fairmean.errors import UserError
@@ -32,14 +32,11 @@ class AccumulatedLoss:
         check_kappa_tau(kappa, tau)
         self.kappa, self.tau = float(kappa), float(tau)
         self._hook, self._hook_state = hook, hook_state
-        self._module: nn.Module | None = None
+        self.group: Any = None  # the ranks that DDP averages over; None: all
+        self._parameters: list[Tensor] = []
         self._loss: Tensor | None = None
         self._factor: Tensor | None = None
         self._sent = False
-
-    @property
-    def _group(self) -> Any:
-        return getattr(self._module, "process_group", None)
 
     def add(self, loss: Tensor) -> Tensor:
         """Remember this part of the rank's loss, and return it as it is: ``fair.add(loss / parts).backward()``.
@@ -51,7 +48,7 @@ class AccumulatedLoss:
             raise UserError(f"ddp_hook: add() takes the loss of a micro-batch as one number, not shape {shape}")
         if self._sent:
             self._expect_no_gradients()
-            self._loss, self._factor, self._sent = None, None, False
+            self._loss, self._factor, self._sent, self._parameters = None, None, False, []
         value = loss.detach().to(torch.float32 if loss.device.type == "mps" else torch.float64)
         self._loss = value if self._loss is None else self._loss + value
         return loss
@@ -65,19 +62,20 @@ class AccumulatedLoss:
                 )
             self._factor = marginal_weight(self._loss, self.kappa, self.tau)
         self._sent = True
+        self._parameters += bucket.parameters()
         gradients = bucket.buffer()
         if self._hook is not None:
             gradients.mul_(self._factor.to(gradients))
             return self._hook(self._hook_state, bucket)
-        gradients.mul_((self._factor / dist.get_world_size(self._group)).to(gradients))  # one pass over them
+        gradients.mul_((self._factor / dist.get_world_size(self.group)).to(gradients))  # one pass over them
         sent: torch.futures.Future[Tensor] = (
-            dist.all_reduce(gradients, group=self._group, async_op=True).get_future().then(_first)
+            dist.all_reduce(gradients, group=self.group, async_op=True).get_future().then(_first)
         )
         return sent
 
     def _expect_no_gradients(self) -> None:
         """Gradients that were sent are averages over ranks: adding to them would scale them a second time."""
-        for parameter in self._module.parameters() if self._module is not None else ():
+        for parameter in self._parameters:
             if parameter.grad is not None and bool(parameter.grad.any()):
                 raise UserError(
                     "ddp_hook: gradients that were already averaged over ranks are still in .grad. Put "
@@ -124,6 +122,6 @@ def ddp_hook(
             f"give it to ddp_hook(model, hook={name}, hook_state=…) instead of registering it"
         )
     fair = AccumulatedLoss(kappa, tau, hook=hook, hook_state=hook_state)
-    fair._module = model
+    fair.group = model.process_group
     model.register_comm_hook(None, fair.comm_hook)
     return fair
