@@ -51,4 +51,5 @@ else:  # Ranks as clients: the hook knows the loss of all micro-batches when the
                 optimizer.zero_grad()
     if dist.get_rank() == 0:
         print(f"accumulation under DDP: {worst(net, x, y, client)}")
+    dist.barrier()
     dist.destroy_process_group()

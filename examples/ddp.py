@@ -34,4 +34,5 @@ for epoch in range(10):
 
 if dist.get_rank() == 0:
     print(f"ddp: rank 0 has {', '.join(sampler.clients)}; {worst(model.module, x, y, client)}")
+dist.barrier()
 dist.destroy_process_group()

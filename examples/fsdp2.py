@@ -29,9 +29,11 @@ criterion = fairmean.FairMeanLoss(nn.CrossEntropyLoss(reduction="none"), kappa=4
 for epoch in range(10):
     sampler.set_epoch(epoch)
     for bx, by in loader:
-        criterion(model(bx), by).backward()  # this rank is one client: its mean loss is transformed
+        loss = criterion(model(bx), by)
+        loss.backward()  # this rank is one client: its mean loss is transformed
         optimizer.step()
         optimizer.zero_grad()
 
-print(f"fsdp2: rank {dist.get_rank()} has {sampler.clients[0]}, the last loss is {criterion(model(bx), by).item():.3f}")
+print(f"fsdp2: rank {dist.get_rank()} has {sampler.clients[0]}, the last loss is {loss.item():.3f}")
+dist.barrier()  # nobody leaves while another still needs its part of the model
 dist.destroy_process_group()

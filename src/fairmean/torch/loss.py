@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fairmean.errors import UserError
-from fairmean.transform import check_kappa_tau, fair_objective, phi
+from fairmean.transform import check_kappa_tau, fair_objective
 
 
 class FairMeanLoss(nn.Module):
@@ -70,11 +70,12 @@ class FairMeanLoss(nn.Module):
             return self._of_clients(losses, clients, weights)
         self._say_if_alone()
         mean = _mean(losses, weights)
-        if self.check and not torch.compiler.is_compiling() and not 0 <= (value := mean.item()) < float("inf"):
+        if self.check and not torch.compiler.is_compiling() and not 0 <= (loss := mean.item()) < float("inf"):
             raise UserError(
-                f"FairMeanLoss: the mean loss is {value:g}; it must be finite and ≥ 0 (check=False skips this)"
+                f"FairMeanLoss: the mean loss is {loss:g}; it must be finite and ≥ 0 (check=False skips this)"
             )
-        return phi(mean, self.kappa, self.tau).to(losses.dtype if losses.dtype == torch.float64 else torch.float32)
+        value = mean + self.kappa * (mean - self.tau * torch.log1p(mean / self.tau))  # in float64 nothing cancels
+        return value.to(losses.dtype if losses.dtype == torch.float64 else torch.float32)
 
     def _of_clients(self, losses: Tensor, clients: Any, weights: Tensor | None) -> Tensor:
         if losses.dim() == 0:

@@ -124,9 +124,9 @@ class GroupRecess(GroupSplit):
         ẽ_g = mean of  ω_y/(ω_y + c') · (−log p̃_y − H(p̃)),        t_g = exp(−β_r max(0, mean of its ẽ_g − θ))
 
     and its trust is this t_g times that of ``GroupSplit``. "The others hardly use this label" is no contradiction, and
-    a label that nobody else has is no evidence. It needs at least three groups. Call it as ``GroupSplit``. β_r, θ, c and
-    c' are ``beta_rest``, ``theta``, ``rare`` and ``seldom``. A sample that is also in another group is not at rest while
-    that group is active, so groups that overlap much are unlearned less.
+    a label that nobody else has is no evidence. It needs at least three groups. Call it as ``GroupSplit``. β_r, θ, c
+    and c' are ``beta_rest``, ``theta``, ``rare`` and ``seldom``. A sample that is also in another group is not at rest
+    while that group is active, so groups that overlap much are unlearned less.
 
     >>> criterion = GroupRecess(["north", "south", "south", "east"], steps=600, classes=3)
     """
