@@ -28,9 +28,9 @@ from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Training
 from fairmean.engine.fleet.fleet import Fleet
 from fairmean.engine.precision import PRECISIONS
+from fairmean.experiments.building import build_federation, build_simulator
 from fairmean.experiments.config import gather, literal, parse
 from fairmean.experiments.identity import resolve
-from fairmean.experiments.run import build_federation, build_simulator
 from fairmean.models import build
 from fairmean.rules.named import named_methods
 

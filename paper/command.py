@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
+from fairmean.experiments.building import build_simulator
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import resolve
-from fairmean.experiments.run import build_simulator
 from fairmean.experiments.study import Report, compare, label
 from paper import calibration, figures, paper, render
 from paper.calibration import CHOSEN, PROTOCOL, Row
 
-WHAT = ("table1", "table2", "fig1", "fig2")
 DELTAS = (0.0, 0.1, 0.2, 0.3)
 QUICK: dict[str, Any] = {"data.name": "fashion-mnist-mini", "train.rounds": 3, "train.batch": 0, "model.name": "linear"}
 """Embedded data, a few rounds: shows that everything works, and nothing else."""

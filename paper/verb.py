@@ -8,8 +8,9 @@ from typing import Any
 
 from fairmean.errors import UserError
 from fairmean.terminal.progress import Live
-from paper import command, evidence, evidence_command
 
+WHAT = ("table1", "table2", "fig1", "fig2")
+TUNED = ("fashion-mnist", "cifar10")
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
@@ -17,7 +18,7 @@ def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     again = verbs.add_parser("reproduce", help="the paper's tables and figures, ours | paper's")
     again.add_argument(
-        "what", choices=(*command.WHAT, "all", "evidence"), help="table1: CIFAR-10; evidence: the page of many draws"
+        "what", choices=(*WHAT, "all", "evidence"), help="table1: CIFAR-10; evidence: the page of many draws"
     )
     again.add_argument("settings", nargs="*", metavar="key=value", help="as train.device=cpu")
     again.add_argument("--out", default="reproduced", metavar="FOLDER", help="results; default: %(default)s")
@@ -26,7 +27,7 @@ def add_to(verbs: Any) -> None:
     again.add_argument("--quiet", action="store_true", help="no progress")
     again.add_argument("--tables", metavar="FOLDER", help="evidence: stored tables; default: results of the checkout")
     again.add_argument("--draw", type=int, metavar="SEED", help="evidence: run this draw again, beside what is stored")
-    again.add_argument("--data", default="fashion-mnist", choices=evidence.TUNED, help="with --draw; %(default)s")
+    again.add_argument("--data", default="fashion-mnist", choices=TUNED, help="with --draw; %(default)s")
     again.add_argument("--methods", metavar="A,B", help="with --draw: only these")
     again.add_argument("--attacks", metavar="A,B", help="with --draw: only these")
     again.set_defaults(call=reproduce)
@@ -34,7 +35,8 @@ def add_to(verbs: Any) -> None:
 
 def reproduce(arguments: argparse.Namespace) -> None:
     """Run it. Pages of the documentation are rewritten in this checkout alone, wherever the command is given."""
-    from fairmean.terminal.main import settings_of, split
+    from fairmean.terminal.words import settings_of, split
+    from paper import command, evidence_command
 
     source, overrides = settings_of(arguments.settings)
     if source is not None:
@@ -55,7 +57,7 @@ def reproduce(arguments: argparse.Namespace) -> None:
         return
     if arguments.draw is not None or arguments.methods or arguments.attacks:
         raise UserError(f"reproduce {arguments.what}: --draw, --methods and --attacks are for 'reproduce evidence'")
-    for what in command.WHAT if arguments.what == "all" else (arguments.what,):
+    for what in WHAT if arguments.what == "all" else (arguments.what,):
         with Live(arguments.quiet) as live:
             options = {"quick": arguments.quick, "search": arguments.search, "report": live.study}
             command.reproduce(what, out, overrides=overrides, **options)

@@ -1,13 +1,17 @@
-"""Writes docs/methods.md from the registry:  python scripts/make_docs.py"""
+"""Writes docs/methods.md and the stored catalogue from the registries:  python scripts/make_docs.py"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from fairmean.rules.mixing import MIXINGS
 from fairmean.rules.named import Named, method, named_methods, telling
 from fairmean.rules.round import Rung
 from fairmean.rules.travels import Item, Travels, travels
+from fairmean.terminal import catalogue, stored_catalogue
+
+ROOT = Path(__file__).parent.parent
 
 INTRODUCTION = """\
 A client sends v_i = s_i g_i, scaled by its own statistics; the server turns the n messages into a direction d, and
@@ -105,5 +109,11 @@ def page() -> str:
     return "\n".join(text) + "\n"
 
 
+def stored() -> str:
+    """The catalogue that 'fairmean list' reads where there are no parts of anybody else's."""
+    return json.dumps(catalogue.everything(), indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
-    Path(__file__).parent.parent.joinpath("docs", "methods.md").write_text(page(), encoding="utf-8")
+    ROOT.joinpath("docs", "methods.md").write_text(page(), encoding="utf-8")
+    ROOT.joinpath("src", "fairmean", "terminal", stored_catalogue.FILE).write_text(stored(), encoding="utf-8")

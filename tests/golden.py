@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from fairmean.engine import Simulator
+from fairmean.experiments.building import build_simulator
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import NUMERICS, resolve
-from fairmean.experiments.run import build_simulator
 from fairmean.rules.named import named_methods
 
 FILE = Path(__file__).with_name("golden.json")

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairmean.engine.precision import PRECISIONS
 from fairmean.errors import UserError
-from fairmean.experiments.config import Config, gather, literal, parse, read, to_toml
-from fairmean.terminal.starter import TEXT
+from fairmean.experiments.config import DTYPES, Config, gather, literal, parse, read, to_toml
+from fairmean.experiments.keys import SECTIONS
+from fairmean.terminal.starter import text
 
 
 def test_defaults():
@@ -26,7 +28,25 @@ def test_defaults():
 
 
 def test_the_starter_is_the_defaults():
-    assert parse(tomllib.loads(TEXT)) == parse({})
+    assert parse(tomllib.loads(text())) == parse(tomllib.loads(text(everything=True))) == parse({})
+
+
+def test_every_key_is_described_with_its_default():
+    described = {(section.name, key.name): key.default for section in SECTIONS for key in section.keys}
+    there = {}
+    for field in dataclasses.fields(Config):
+        value = getattr(Config(), field.name)
+        if dataclasses.is_dataclass(value):
+            there |= {(field.name, f.name): getattr(value, f.name) for f in dataclasses.fields(value)}
+        else:
+            there["", field.name] = value
+    assert described == {place: value for place, value in there.items() if place[1] != "hyper"}
+    for section, key in described:
+        assert re.search(rf"^(# )?{key} = ", text(everything=True), flags=re.M), f"{section}.{key}"
+
+
+def test_the_number_formats_are_those_of_the_engine():
+    assert tuple(PRECISIONS) == DTYPES
 
 
 def test_the_starter_shows_every_key_of_the_contract():
@@ -39,7 +59,7 @@ def test_the_starter_shows_every_key_of_the_contract():
         "train": ["rounds", "lr", "lr_decay", "batch", "local_steps", "participation", "device"],
         "run": ["name", "dir"],
     }
-    sections = re.split(r"^\[(\w+)\]$", TEXT, flags=re.M)
+    sections = re.split(r"^\[(\w+)\]$", text(), flags=re.M)
     shown = dict(zip(sections[1::2], sections[2::2], strict=True))
     for section, keys in contract.items():
         for key in keys:
@@ -128,7 +148,7 @@ def test_scale_and_aggregator():
 FULL = {
     "seed": 7,
     "theory": True,
-    "data": {"name": "x.npz", "path": "there", "sha256": "0123456789abcdef", "trust": 50},
+    "data": {"name": "x.npz", "path": "there", "sha256": "0123456789abcdef", "trust": 50, "scale": "standard"},
     "partition": {"name": "shards", "alpha": 0.1, "clients": 4, "seed": 3, "min_size": 2, "shards_per_client": 3},
     "attack": {
         "name": "targeted",

@@ -32,7 +32,8 @@ from fairmean.errors import Lost, UserError
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import resolve
 from fairmean.experiments.run import run_config
-from fairmean.terminal.main import main, settings_of
+from fairmean.terminal.main import main
+from fairmean.terminal.words import settings_of
 from tests.engine.test_paths import METHODS
 
 MODES = {

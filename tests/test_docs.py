@@ -47,6 +47,8 @@ def test_the_methods_page_is_the_registry():
     make_docs = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make_docs)
     assert (ROOT / "docs" / "methods.md").read_text(encoding="utf-8") == make_docs.page()
+    stored = ROOT / "src" / "fairmean" / "terminal" / "catalogue.json"
+    assert stored.read_text(encoding="utf-8") == make_docs.stored(), "run python scripts/make_docs.py"
 
 
 ADD = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
@@ -106,6 +108,8 @@ def test_add_a_method(here, forget_modules, registries, capsys):
     result = fairmean.compare(methods=["mean", "worst-half:q=0.8", "fairmean+worst-half"], train={"rounds": 3})
     assert result.methods == ["mean", "worst-half q=0.8", "fairmean+worst-half"]
     assert main(["list", "methods"]) == 0
+    assert "worst-half q=0.5" in capsys.readouterr().out
+    assert main(["list", "methods", "worst-half"]) == 0
     assert "you, today" in capsys.readouterr().out
     assert str(result).startswith("  ")
     assert "worst-half q=0.8" in str(result)

@@ -28,7 +28,7 @@ from fairmean.terminal.main import main
 pytestmark = pytest.mark.usefixtures("here")
 
 QUICK = {"train": {"rounds": 5, "device": "cpu"}, "model": {"name": "linear"}}
-FILES = {"config.toml", "environment.json", "partition.npz", "clients.csv", "summary.json", "checkpoint.pt"}
+FILES = {"run.json", "config.toml", "environment.json", "partition.npz", "clients.csv", "summary.json", "checkpoint.pt"}
 COLUMNS = ["round", "client", "regular", "loss", "weight", "accuracy", "own_accuracy"]
 
 

@@ -21,7 +21,8 @@ def test_results_are_those_of_the_numerics_version(stored, tmp_path):
     changed = differing(stored["results"], measured(tmp_path))
     assert not changed, (
         f"fairmean gives other results for {sorted(changed)}. If that is meant, raise NUMERICS in "
-        "fairmean.experiments.identity, so that stored runs are not taken for today's, and store the new results: python -m tests.golden"
+        "fairmean.experiments.identity, so that stored runs are not taken for "
+        "today's, and store the new results: python -m tests.golden"
     )
 
 

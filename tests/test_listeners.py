@@ -14,10 +14,10 @@ import fairmean
 from fairmean.errors import Busy, Diverged, UserCodeError, UserError
 from fairmean.experiments import session
 from fairmean.experiments.config import parse
-from fairmean.experiments.events import Run
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import folder_of, resolve
 from fairmean.experiments.metrics import finished
+from fairmean.experiments.reading import Run
 from fairmean.experiments.recorder import Recorder
 from fairmean.terminal.main import main
 from fairmean.theory.measure.monitor import MEASURED

@@ -333,7 +333,7 @@ def test_the_method_of_a_config_is_compared(here):
 
 
 def test_the_starter_is_compared_as_the_defaults_are(here):
-    (here / "my.toml").write_text(starter.TEXT)
+    (here / "my.toml").write_text(starter.text())
     assert [(m, a) for m, a, _ in plan("my.toml", {})] == [(m, a) for m, a, _ in plan(None, {})]
 
 

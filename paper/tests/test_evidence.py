@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairmean.errors import UserError
-from fairmean.experiments.run import build_simulator
+from fairmean.experiments.building import build_simulator
 from fairmean.experiments.statistics import paired
 from fairmean.experiments.study import plan
 from fairmean.terminal.main import main

@@ -1,4 +1,4 @@
-"""The source of a class that a user defined: of its module, or of its own code where it was typed into a notebook."""
+"""Digests of what a user defined: a class by its module's source, or by its own code where it was typed in."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def definition_digest(thing: Any) -> str | None:
     if of_file is not None and _is_from_file(thing):
         return of_file
     return digest(f"{of_file} {_code_of(thing, {})}".encode())[:16]
+
+
+def value_digest(thing: Any) -> str:
+    """A digest of a function, a class or an object: of its code, of what that refers to, and of the values it holds."""
+    return digest(_code_of(thing, {}).encode())[:16]
 
 
 def _is_from_file(thing: Any) -> bool:

@@ -40,10 +40,12 @@ def import_name(name: str, what: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def call(name: str, what: str, *arguments: Any) -> Any:
-    """Import ``package.module:function`` and call it."""
-    function = import_name(name, what)
-    with _users_code(f"{name}()"), working_folder():
+def call(function: str | Callable[..., Any], what: str, *arguments: Any) -> Any:
+    """Call a function of the user's, which may be named as ``package.module:function``."""
+    name = function if isinstance(function, str) else what
+    if isinstance(function, str):
+        function = import_name(function, what)
+    with _users_code(f"{name}()" if ":" in name else name), working_folder():
         return function(*arguments)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from math import prod
@@ -9,6 +10,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fairmean.code_digest import value_digest
 from fairmean.errors import UserCodeError, UserError, unknown
 from fairmean.importing import call, failure, import_name
 from fairmean.randomness import global_stream, hash32
@@ -61,33 +63,59 @@ def linear(shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), classes))
 
 
+PREFIX = "in-memory-"
+_KEPT: dict[str, nn.Module | Callable[..., nn.Module]] = {}
+
+
+def keep(given: nn.Module | Callable[..., nn.Module]) -> str:
+    """Keep a model, or a function that makes one, which was passed from Python; the name by which a config knows it.
+
+    A model is copied for every run, with the parameters that it has now. A function is called as a factory.
+    """
+    if not (isinstance(given, nn.Module) or callable(given)):
+        raise UserError(f"model: a {type(given).__name__} is neither a torch.nn.Module nor a function that makes one")
+    if isinstance(given, nn.Module):
+        given = copy.deepcopy(given)  # as it is now, whatever is done to it later
+    name = PREFIX + value_digest(given)
+    _KEPT[name] = given
+    return name
+
+
+def _kept(name: str) -> nn.Module | Callable[..., nn.Module]:
+    if name not in _KEPT:
+        raise UserError(f"model '{name}' was passed from Python, in another process; pass the same model again")
+    return _KEPT[name]
+
+
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {"mlp": mlp, "cnn": cnn, "linear": linear}
 
 
-def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | None = None) -> nn.Module:
+def build(
+    name: str, shape: Shape, classes: int, seed: int, example: Tensor | None = None, plain: bool = False
+) -> nn.Module:
     """The model called ``name``, initialised from its own random stream; 'auto' is the paper's choice for the data.
 
     ``package.module:factory`` is called with (input shape, number of classes), or with nothing if it takes no argument,
-    and what it returns is tried out on ``example``, some inputs.
+    and what it returns is tried out on ``example``, some inputs. A ``plain`` model is given as it was made, with
+    PyTorch's own dropout, for use outside the engine.
     """
     if name == "auto":
         name = "cnn" if len(shape) == 3 and shape[0] == 3 else "mlp"
-    if name not in MODELS and ":" not in name:
+    in_memory = name.startswith(PREFIX)
+    if name not in MODELS and ":" not in name and not in_memory:
         raise unknown("model", name, MODELS)
     with global_stream(seed, "initialisation"):
+        kept = _kept(name) if in_memory else None
         if name in MODELS:
             model = MODELS[name](shape, classes)
+        elif isinstance(kept, nn.Module):
+            model = copy.deepcopy(kept)
         else:
-            what = f"model '{name}'"
-            try:
-                takes = len(inspect.signature(import_name(name, what)).parameters)
-            except (TypeError, ValueError) as error:
-                if isinstance(error, UserError):
-                    raise
-                raise UserCodeError(f"{what} cannot be called as a factory; name a Python function") from None
-            model = call(name, what, *(shape, classes)[: min(takes, 2)])
+            model = _made(f"model '{name}'", kept or import_name(name, f"model '{name}'"), shape, classes)
     if not isinstance(model, nn.Module):
         raise UserCodeError(f"model.name = '{name}' returned a {type(model).__name__}, not a torch.nn.Module")
+    if plain:
+        return model
     for label, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise UserError(
@@ -101,6 +129,17 @@ def build(name: str, shape: Shape, classes: int, seed: int, example: Tensor | No
     if name not in MODELS:
         _try_out(model, name, shape, classes, example)
     return model
+
+
+def _made(what: str, factory: Callable[..., nn.Module], shape: Shape, classes: int) -> nn.Module:
+    """What a user's factory returns for this shape and number of classes, or for as many of the two as it takes."""
+    try:
+        takes = len(inspect.signature(factory).parameters)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserCodeError(f"{what} cannot be called as a factory; name a Python function") from None
+    return call(factory, what, *(shape, classes)[: min(takes, 2)])  # type: ignore[no-any-return]
 
 
 def _try_out(model: nn.Module, name: str, shape: Shape, classes: int, example: Tensor | None) -> None:

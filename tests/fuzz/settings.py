@@ -298,7 +298,7 @@ def _misspelled_name(draw: random.Random) -> Case:
 
 def _broken(draw: random.Random) -> Case:
     """The starter config with bytes lost, changed or put in, so that it is no TOML any more."""
-    whole = starter.TEXT.encode()
+    whole = starter.text().encode()
     while True:
         at, size = draw.randrange(len(whole)), draw.randrange(1, 40)
         noise = draw.randbytes(draw.randrange(1, 8))

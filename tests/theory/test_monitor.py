@@ -12,9 +12,9 @@ from torch.func import functional_call
 
 from fairmean.errors import UserError
 from fairmean.experiments import run as experiment
+from fairmean.experiments.building import build_simulator
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import resolve
-from fairmean.experiments.run import build_simulator
 from fairmean.experiments.study import compare
 from fairmean.theory.certificate import read
 from fairmean.theory.measure.curvature import Curves, power_iteration, random_start

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairmean.data import own, store
+from fairmean.data import in_memory, own, store
 from fairmean.data.dataset import Dataset
 from fairmean.data.formats import Arrays
 from fairmean.data.registry import SPECS, Spec
@@ -25,6 +25,8 @@ def load(name: str, path: Named = None, download: bool = True, progress: Progres
 
     ``name`` is a known name, a .npz file, a folder of .npy files or ``package.module:function``.
     """
+    if in_memory.is_kept(name):
+        return in_memory.load(name)
     if name not in SPECS and own.is_own(name):
         if path is not None:
             raise UserError(f"data.path '{path}' does not go with your own data '{name}': leave it out")

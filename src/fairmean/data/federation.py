@@ -62,6 +62,12 @@ class Federation:
         """Shape of one input."""
         return tuple(self.x.shape[1:])
 
+    def class_counts(self, labels: Tensor) -> Index:
+        """How many training samples of each class every client has by these labels: clients × classes."""
+        owner = np.repeat(np.arange(self.clients), self.sizes)
+        places = owner * self.classes + labels.cpu().numpy()
+        return np.bincount(places, minlength=self.clients * self.classes).reshape(self.clients, self.classes)
+
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Federation:
         """The same federation on a device, inputs in ``dtype``."""
         moved: dict[str, Any] = {

@@ -43,11 +43,11 @@ def load(name: str) -> Dataset:
     if is_function(name):
         made = call(name, f"data '{name}'")
         if isinstance(made, Dataset):
-            return _checked_dataset(made, name)
+            return checked(made, name)
         if not isinstance(made, Mapping):
             kind = type(made).__name__
             raise UserError(f"{name} returned {kind}: return a Dataset or a mapping with {', '.join(REQUIRED)}")
-        return _dataset(name, made)
+        return from_arrays(name, made)
     if file.exists() and not file.is_dir() and file.suffix != ".npz":
         raise UserError(f"data '{name}' is neither a .npz file nor a folder of .npy files: convert it to one")
     before = _stamps(file)
@@ -57,7 +57,7 @@ def load(name: str) -> Dataset:
         arrays = store.read(file, REQUIRED + OPTIONAL, "name a file that np.savez wrote")
     if _stamps(file) != before:
         raise UserError(f"data '{name}' changed while it was read; run again when it is whole")
-    return _dataset(name, arrays)
+    return from_arrays(name, arrays)
 
 
 def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
@@ -120,15 +120,16 @@ def content(data: Dataset) -> str:
     return sha.hexdigest()[:16]
 
 
-def _checked_dataset(made: Dataset, name: str) -> Dataset:
-    """A Dataset the user's function built, its arrays checked like any others."""
+def checked(made: Dataset, name: str) -> Dataset:
+    """A Dataset that the user built, its arrays checked like any others."""
     given = (made.train_x, made.train_y, made.test_x, made.test_y, made.train_clients, made.test_clients)
     arrays = dict(zip(REQUIRED + OPTIONAL, given, strict=True))
-    checked = _dataset(name, arrays | {"classes": made.classes})
-    return dataclasses.replace(checked, name=made.name, mean=made.mean, std=made.std)
+    found = from_arrays(name, arrays | {"classes": made.classes})
+    return dataclasses.replace(found, name=made.name, mean=made.mean, std=made.std)
 
 
-def _dataset(name: str, arrays: Mapping[str, Any]) -> Dataset:
+def from_arrays(name: str, arrays: Mapping[str, Any]) -> Dataset:
+    """A data set of these arrays, all of which are checked."""
     present = {}
     for key in REQUIRED + OPTIONAL:
         if arrays.get(key) is not None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from fairmean import models
 from fairmean.errors import UserError
+from fairmean.experiments.building import blaming_the_model, build_federation
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import Sources, resolve
-from fairmean.experiments.run import blaming_the_model, build_federation
 from fairmean.theory.advice import Advice
 from fairmean.theory.estimate import curves, estimate
 from fairmean.theory.measure.monitor import constants
@@ -35,7 +35,7 @@ def advise(
     wanted = parse(gather(config, overrides))
     sources = Sources()
     clean = resolve(replace(wanted, attack=replace(wanted.attack, name="none")), sources)
-    federation = build_federation(clean, sources.dataset(clean.data.name, clean.data.path))
+    federation = build_federation(clean, sources.dataset(clean.data.name, clean.data.path, clean.data.scale))
     method = clean.method.build()
     if not method.objective.is_mean_cross_entropy:
         raise UserError(f"advise: knows the mean cross-entropy of a client, and {method.name} has another objective")

@@ -41,8 +41,10 @@ def comparison(result: Comparison, colour: bool | None = None) -> str:
 
 
 def in_colour() -> bool:
-    """Whether to print in bold: on a terminal, unless NO_COLOR asks not to."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Whether to print in bold: on a terminal, unless NO_COLOR asks not to; elsewhere, if FORCE_COLOR asks for it."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
 
 
 def _block(result: Comparison, baseline: str | None, colour: bool) -> str:

@@ -8,21 +8,21 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairmean.checks import as_float, at_least, within
 from fairmean.data.partitions import PARTITIONS, check_alpha
 from fairmean.data.poisoning import ATTACKS
-from fairmean.engine.precision import PRECISIONS
+from fairmean.data.scaling import SCALES
 from fairmean.errors import UserError, nearest, unknown
-from fairmean.experiments.identity import run_hash
-from fairmean.rules.aggregator import AGGREGATORS
-from fairmean.rules.hyper import as_float, at_least, hyper_parameters, within
-from fairmean.rules.method import Method
-from fairmean.rules.named import USUAL, compose, decompose, named_methods
-from fairmean.rules.optimisers import Optimiser, optimiser
-from fairmean.rules.scales import SCALES
+
+if TYPE_CHECKING:  # imported where they are needed: a mistake in a key is told before PyTorch is imported
+    from fairmean.rules.method import Method
+    from fairmean.rules.optimisers import Optimiser
+
+DTYPES = ("float64", "float32", "tf32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,20 @@ class DataConfig:
 
     ``sha256`` (of your own file or folder, or of what your function returned; filled in when left out) ties a run to
     the content it was made with.
+    ``scale`` 'standard': every feature of float inputs is brought to 0 ± 1, by sums over the clients' training samples.
     ``trust``: clean test samples that the server owns, left out of every client's test data; 0: as the method needs.
     """
 
     name: str = "fashion-mnist-mini"
     path: str | None = None
+    scale: str = "none"
     sha256: str | None = None
     trust: int = 0
 
     def __post_init__(self) -> None:
         at_least("data.trust", self.trust, 0)
+        if self.scale not in SCALES:
+            raise unknown("data.scale", self.scale, SCALES)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,10 @@ class MethodConfig:
     @property
     def parts(self) -> tuple[str, list[str], str]:
         """(scale, pre-aggregations, aggregator): those of the name, with what is given beside it put in their place."""
+        from fairmean.rules.aggregator import AGGREGATORS
+        from fairmean.rules.named import decompose, named_methods
+        from fairmean.rules.scales import SCALES
+
         named, composed = named_methods().get(self.name), decompose(self.name)
         pre: list[str] = []
         if named is not None:
@@ -142,6 +150,8 @@ class MethodConfig:
 
     def build(self) -> Method:
         """The method itself."""
+        from fairmean.rules.named import USUAL, compose, named_methods
+
         scale, pre, aggregator = self.parts
         plain = self.scale is self.aggregator is self.pre is None
         named = named_methods().get(self.name)
@@ -168,6 +178,8 @@ class ServerConfig:
 
     def build(self) -> Optimiser:
         """The optimiser itself."""
+        from fairmean.rules.optimisers import optimiser
+
         return optimiser(self.name, **self.hyper)
 
 
@@ -206,7 +218,7 @@ class TrainConfig:
         at_least("train.memory", self.memory, 0, "GiB for per-client gradients; 0: most of the machine's")
         choices = {
             "schedule": ("exponential", "cosine"),
-            "dtype": tuple(PRECISIONS),
+            "dtype": DTYPES,
             "engine": ("fast", "reference"),
         }
         for name, known in choices.items():
@@ -273,8 +285,12 @@ class Config:
         tree["run"] = {"eval_every": self.run.eval_every}
         if not self.theory:
             del tree["theory"]
+        if self.data.scale == "none":  # as it was before there was such a key
+            del tree["data"]["scale"]
         if tree["server"] == {"name": "plain"}:  # as it was before there were server optimisers
             del tree["server"]
+        from fairmean.experiments.identity import run_hash
+
         return run_hash(tree)
 
 
@@ -296,6 +312,8 @@ def parse(tree: Mapping[str, Any]) -> Config:
         else:
             values[key] = _section(key, value)
     config = Config(**values)
+    from fairmean.rules.hyper import hyper_parameters
+
     built = config.method.build()  # checks names and values, and fills in the defaults
     spelled: dict[str, Any] = {}
     if built.name != config.method.name:  # a named method changed: say all of it, so that the config means the same

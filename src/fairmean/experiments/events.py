@@ -18,20 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.errors import UserError
-from fairmean.experiments.config import Config
+from fairmean.experiments.reading import Run
 from fairmean.theory.measure.monitor import MEASURED
 
 T = TypeVar("T")
 Array = TypeVar("Array", bound=NDArray[Any])
 Values = Tensor | NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Run:
-    """Which run an event is about: its resolved config, and the folder that holds its results."""
-
-    folder: Path
-    config: Config = field(hash=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +41,8 @@ class Event:
 class RunStarted(Event):
     """A run begins with round ``start``; ``resumed`` says that it goes on from a checkpoint.
 
-    ``partition`` (which samples each client owns) and ``premises`` (what the theorems take for granted) are there where
-    the source knows them.
+    ``partition`` (which samples each client owns), ``premises`` (what the theorems take for granted) and ``facts`` (the
+    shape of an input, the number of classes) are there where the source knows them.
     """
 
     regular: NDArray[np.bool_]
@@ -59,6 +51,7 @@ class RunStarted(Event):
     environment: Mapping[str, Any] = field(default_factory=dict)
     partition: Mapping[str, NDArray[Any]] | None = None
     premises: Mapping[str, Any] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def clients(self) -> int:

@@ -1,6 +1,7 @@
 """The folder of one run: its files, its lock, its checkpoint.
 
-    config.toml       the resolved config              partition.npz   which samples each client owns
+    run.json          the folder's format, input shape  partition.npz   which samples each client owns, class counts
+    config.toml       the resolved config
     environment.json  versions, device, commit, time   clients.csv     round, client, regular, loss, weight, accuracy …
     summary.json      the metrics                      checkpoint.pt   the model and what is needed to go on
     theory.csv        with theory=true: what the theorems speak of, round by round; theory.json: what they assume

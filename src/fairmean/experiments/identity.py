@@ -19,6 +19,7 @@ import torch
 
 from fairmean import data
 from fairmean.data import Dataset, own
+from fairmean.data.scaling import standardised
 from fairmean.errors import UserError
 from fairmean.importing import import_module, import_name
 from fairmean.rules.registry import source_of
@@ -48,16 +49,21 @@ class Sources:
 
     def __init__(self) -> None:
         self._loaded: tuple[Any, Dataset] | None = None
+        self._scaled: Dataset | None = None
         self._digests: dict[str, str | None] = {}
         self._models: dict[str, str | None] = {}
 
-    def dataset(self, name: str, path: str | None = None) -> Dataset:
-        """The data set; the last one is kept."""
+    def dataset(self, name: str, path: str | None = None, scale: str = "none") -> Dataset:
+        """The data set, its inputs scaled if that is asked for; the last one is kept."""
         if self._loaded is None or self._loaded[0] != (name, path):
-            self._loaded = (name, path), data.load(name, path)
+            self._loaded, self._scaled = ((name, path), data.load(name, path)), None
             if self._digests.get(name) is not None and self._content(name) != self._digests[name]:
                 raise UserError(f"data '{name}' is not what it was when the command began; let it stay the same")
-        return self._loaded[1]
+        if scale == "none":
+            return self._loaded[1]
+        if self._scaled is None:
+            self._scaled = standardised(self._loaded[1])
+        return self._scaled
 
     def digest(self, name: str, path: str | None = None) -> str | None:
         """The content of the user's own data; None for a data set known by name, whose content is published."""

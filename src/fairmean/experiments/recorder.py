@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.experiments.config import Config, to_toml
-from fairmean.experiments.events import Checkpointed, Listener, RoundEnded, Run, RunEnded, RunStarted
+from fairmean.experiments.events import Checkpointed, Listener, RoundEnded, RunEnded, RunStarted
 from fairmean.experiments.folder import CLIENTS, RunFolder
+from fairmean.experiments.listing import FACTS, FORMAT
+from fairmean.experiments.reading import Run
 from fairmean.theory.measure.monitor import THEORY
 
 FLUSH_ROUNDS = 50
@@ -64,6 +66,7 @@ class Recorder(Listener):
             for table, length in self._lengths.items():
                 self.folder.cut(length, table)
             return
+        self.folder.write_json(FACTS, {"format": FORMAT, **event.facts})
         self.folder.write("config.toml", to_toml(self.run.config))
         if event.partition is not None:
             self.folder.write("partition.npz", packed(event.partition))

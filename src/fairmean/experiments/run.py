@@ -2,56 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from fairmean import data, models
-from fairmean.data import federation
-from fairmean.data.federation import Federation
-from fairmean.engine import Simulator, Training
-from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.ranks import ALONE, World, check_device
-from fairmean.engine.simulator import memory
-from fairmean.errors import Diverged, Lost, UserCodeError, UserError
+from fairmean.errors import Diverged, UserCodeError, UserError
+from fairmean.experiments.building import blaming_the_model, build_simulator
 from fairmean.experiments.config import Config, gather, parse
 from fairmean.experiments.events import NOBODY, Audience, Listener, Report, unwrapping
-from fairmean.experiments.folder import CLIENTS, RunFolder
+from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of, resolve
+from fairmean.experiments.in_python import by_name
+from fairmean.experiments.reading import Run
 from fairmean.experiments.session import Follower, Session, found
-from fairmean.importing import failure, frame_in
 
-TRUST = 500  # clean test samples given to a server that must own some, at most a tenth of them
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run: its metrics, and the folder with everything else."""
-
-    folder: Path
-    config: Config
-    summary: dict[str, Any]
-
-    @property
-    def table(self) -> Path:
-        """The long table, one row per round and client: ``pandas.read_csv(result.table)``."""
-        return self.folder / CLIENTS
-
-    @property
-    def accuracy(self) -> NDArray[np.float64]:
-        """Final test accuracy of every client, in percent, on clean labels."""
-        return np.array(self.summary["accuracy"], dtype=np.float64)
-
-    @property
-    def regular(self) -> NDArray[np.bool_]:
-        """Which clients are regular."""
-        return np.array(self.summary["regular"])
+Result = Run
+"""What version 0.1 called a run that has finished."""
 
 
 def run(
@@ -61,105 +30,19 @@ def run(
     report: Report | None = None,
     listeners: Iterable[Listener] = (),
     **overrides: Any,
-) -> Result:
+) -> Run:
     """Run a config (a TOML file, or nested values), with overrides as dotted keys or nested sections.
 
     ``fairmean.run(seed=3, train={"rounds": 20}, **{"method.kappa": 2.0})``
+
+    Data may be arrays, ``data={"x_train": …, "y_train": …, "x_test": …, "y_test": …}``, and a model a module or a
+    function of input shape and number of classes that makes one, ``model=my_factory``.
 
     ``listeners`` are told what happens (see ``fairmean.Listener``); ``report`` is told after every round how far the
     run has come.
     """
     audience = Audience(listeners)
-    return run_config(parse(gather(config, overrides)), report, audience=audience)
-
-
-def build_federation(config: Config, loaded: data.Dataset | None = None, like: Federation | None = None) -> Federation:
-    """The clients and their data; ``loaded`` and ``like`` save work when there are many runs on the same data."""
-    part, attack = config.partition, config.attack
-    loaded = loaded or Sources().dataset(config.data.name, config.data.path)
-    trust = config.data.trust or (TRUST if "trust" in config.method.build().aggregator.requires else 0)
-    return federation.build(
-        loaded,
-        trust=min(trust, max(1, len(loaded.test_y) // 10)),
-        partition_name=part.name,
-        clients=part.clients,
-        partition_seed=config.seed if part.seed is None else part.seed,
-        partition_options=part.options,
-        attack=attack.name,
-        poisoned=poisoned(config),
-        rho=attack.rho,
-        source=attack.source,
-        target=attack.target,
-        seed=config.seed,
-        like=like,
-    )
-
-
-def poisoned(config: Config) -> NDArray[np.int64]:
-    """Ids of the clients that the config poisons: none without an attack."""
-    attack = config.attack
-    if attack.name == "none":
-        return np.array([], dtype=np.int64)
-    n = config.partition.clients
-    return federation.poisoned_clients(n, attack.clients, attack.fraction, attack.pick, config.seed)
-
-
-def build_simulator(
-    config: Config, clients: Federation | None = None, world: World = ALONE, sources: Sources | None = None
-) -> Simulator:
-    """Everything a run needs in memory; ``clients`` saves building the federation again."""
-    if clients is None:
-        loaded = (sources or Sources()).dataset(config.data.name, config.data.path)
-        clients = build_federation(config, loaded)
-    with blaming_the_model(config.model.name):
-        return _simulator(config, clients, world)
-
-
-@contextmanager
-def blaming_the_model(name: str) -> Iterator[None]:
-    """A failure inside the files of the user's model is named as such; every other one stays what it is."""
-    module, colon, _ = name.partition(":")
-    try:
-        yield
-    except (UserError, Diverged, Lost, MemoryError, torch.OutOfMemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        place = frame_in(error, module) if colon else None
-        if place is None:
-            raise
-        raise UserCodeError(f"model '{name}' failed ({failure(error)})") from error
-
-
-def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
-    train = config.train
-    return Simulator(
-        clients,
-        models.build(config.model.name, clients.shape, clients.classes, config.seed, clients.x[:1]),
-        config.method.build(),
-        Training(
-            lr=train.lr,
-            lr_decay=train.lr_decay,
-            schedule=cast(Literal["exponential", "cosine"], train.schedule),
-            rounds=train.rounds,
-            batch=train.batch,
-            local_steps=train.local_steps,
-            local_lr=train.local_lr,
-            participation=train.participation,
-            server_lr=config.server.lr,
-        ),
-        seed=config.seed,
-        device=train.device,
-        precision=PRECISIONS[train.dtype],
-        engine=cast(Literal["fast", "reference"], train.engine),
-        room=train.memory or None,
-        world=world,
-        optimiser=config.server.build(),
-    )
-
-
-def memory_of(simulator: Simulator) -> int:
-    """Bytes of the device it runs on."""
-    return memory(simulator.w.device)
+    return run_config(parse(gather(config, by_name(overrides))), report, audience=audience)
 
 
 def run_config(
@@ -168,7 +51,7 @@ def run_config(
     world: World = ALONE,
     sources: Sources | None = None,
     audience: Audience = NOBODY,
-) -> Result:
+) -> Run:
     """Run a parsed config; resume it, or return it, if it is there already.
 
     In a ``world`` of several ranks the clients are spread over them, and the first rank alone reads and writes.
@@ -179,12 +62,12 @@ def run_config(
 
 def run_resolved(
     config: Config, report: Report | None, world: World, sources: Sources, audience: Audience = NOBODY
-) -> Result:
+) -> Run:
     """As ``run_config``, for a config that says already what is really run."""
     return unwrapping(lambda: _run_resolved(config, report, world, sources, audience))
 
 
-def _run_resolved(config: Config, report: Report | None, world: World, sources: Sources, audience: Audience) -> Result:
+def _run_resolved(config: Config, report: Report | None, world: World, sources: Sources, audience: Audience) -> Run:
     """As ``run_resolved``, but what a listener raises stays wrapped."""
     check_device(world, config.train.device)
     if world.first(config.hash()) != config.hash():
@@ -222,7 +105,7 @@ def run_to_an_end(config: Config, report: Report | None, sources: Sources, audie
     return summary_of(config, lambda: _run_resolved(config, report, ALONE, sources, audience))
 
 
-def summary_of(config: Config, end: Callable[[], Result]) -> dict[str, Any]:
+def summary_of(config: Config, end: Callable[[], Run]) -> dict[str, Any]:
     """The summary of a run that ends by this call; a run whose own code failed has only a status and a reason."""
     try:
         return end().summary
@@ -232,7 +115,7 @@ def summary_of(config: Config, end: Callable[[], Result]) -> dict[str, Any]:
         return {"status": "failed", "reason": str(error)}
 
 
-def result(config: Config, ended: dict[str, Any]) -> Result:
+def result(config: Config, ended: dict[str, Any]) -> Run:
     """What a run that has ended gives; raises Diverged if it did."""
     path = folder_of(config)
     if ended["status"] == "diverged":
@@ -242,7 +125,7 @@ def result(config: Config, ended: dict[str, Any]) -> Result:
                 "all losses were; what it returned must be finite"
             )
         raise Diverged(_remedy(config, ended["round"], path))
-    return Result(path, config, ended)
+    return Run(path, config, ended)
 
 
 def _remedy(config: Config, t: int, path: Path) -> str:

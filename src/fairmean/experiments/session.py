@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from fairmean import models
+from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Step
 from fairmean.errors import Diverged, Lost
 from fairmean.experiments.config import Config
+from fairmean.experiments.continuing import take_over
 from fairmean.experiments.environment import environment
 from fairmean.experiments.events import (
     Audience,
@@ -22,7 +24,6 @@ from fairmean.experiments.events import (
     Raised,
     Report,
     RoundEnded,
-    Run,
     RunEnded,
     RunStarted,
     hear,
@@ -31,6 +32,7 @@ from fairmean.experiments.events import (
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import folder_of
 from fairmean.experiments.metrics import finished, summarise
+from fairmean.experiments.reading import Run
 from fairmean.experiments.recorder import Recorder
 from fairmean.theory.measure.monitor import Monitor
 from fairmean.theory.oscillation import Swing
@@ -39,12 +41,22 @@ from fairmean.transform import dispersion
 
 CHECKPOINT_SECONDS = 5.0
 _EVALUATIONS = 20
+_COUNTS = 1_000_000  # of a class at a client are always kept
 _PARTITION = ("rows", "offsets", "test_rows", "test_offsets", "regular")
 
 Accuracies = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Of every client, on clean labels and on its own."""
 
 log = logging.getLogger(__name__)
+
+
+def _divided(federation: Federation) -> dict[str, NDArray[Any]]:
+    """Who has which samples, and how many of each class, where the counts are no larger than the samples' places."""
+    parts = {name: getattr(federation, name) for name in _PARTITION}
+    if federation.clients * federation.classes <= max(len(federation.rows), _COUNTS):
+        parts["class_counts"] = federation.class_counts(federation.y)
+        parts["clean_class_counts"] = federation.class_counts(federation.clean_y)
+    return parts
 
 
 class Session:
@@ -141,7 +153,9 @@ class Session:
 
     def resume(self) -> int:
         """Go on from the checkpoint, or set up a new run; the round that comes next."""
-        simulator, fed = self.simulator, self.simulator.federation
+        simulator, fed, folder = self.simulator, self.simulator.federation, self.recorder.folder
+        if not (folder.path / "checkpoint.pt").exists():
+            take_over(folder, self.config)
         checkpoint = self.recorder.last_checkpoint(simulator.w.device, len(simulator.w))
         if checkpoint is not None:
             self.t = int(checkpoint["round"])
@@ -155,7 +169,8 @@ class Session:
             start=self.t,
             resumed=checkpoint is not None,
             environment=environment(simulator.w.device, simulator.world.size),
-            partition={name: read_only(getattr(fed, name)) for name in _PARTITION},
+            partition={name: read_only(values) for name, values in _divided(fed).items()},
+            facts={"input_shape": list(fed.shape), "classes": fed.classes},
             premises=premises(simulator, self.config.train.dtype)
             if self.config.theory and checkpoint is None
             else None,

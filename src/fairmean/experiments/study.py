@@ -18,13 +18,16 @@ from numpy.typing import NDArray
 
 from fairmean.engine.ranks import World
 from fairmean.errors import UserError
+from fairmean.experiments.building import TRUST
 from fairmean.experiments.comparison_table import comparison
 from fairmean.experiments.config import Config, MethodConfig, assign, gather, literal, parse, unknown_key
 from fairmean.experiments.events import NOBODY, Audience, Listener, Progress, unwrapping
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of, resolve
+from fairmean.experiments.in_python import by_name
+from fairmean.experiments.listing import differing, flat
 from fairmean.experiments.metrics import METRICS
-from fairmean.experiments.run import TRUST, run_to_an_end
+from fairmean.experiments.run import run_to_an_end
 from fairmean.experiments.statistics import interval
 from fairmean.experiments.together import run_together
 from fairmean.rules.method import Method
@@ -36,6 +39,9 @@ Report = Callable[[int, int, str, Progress], None]
 METHODS = ("mean", "fedavg", "qffl:q=1", "fairmean:kappa=1:tau=1", "fairmean-normalised:kappa=1:tau=1")
 ATTACKS = ("none", "random_class", "pairwise")
 MOST_RUNS = 100_000
+_SETTINGS = (
+    "data.name", "partition.name", "partition.alpha", "partition.clients", "train.rounds", "train.lr", "train.batch",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The cells by (method, attack), in the order asked for. ``failures``: a line for every run that failed."""
+    """The cells by (method, attack), in the order asked for. ``failures``: a line for every run that failed.
+
+    ``records`` has a row for every run: method, attack, seed, its settings, metrics and folder. The file ``table``
+    holds the same, and no other study writes to it.
+    """
 
     config: Config
     methods: list[str]
@@ -77,6 +87,7 @@ class Comparison:
     folder: Path
     records: list[dict[str, Any]] = field(default_factory=list)
     assumes: dict[str, str] = field(default_factory=dict)
+    table: Path = Path("table.csv")
 
     def __str__(self) -> str:
         """The table, as the command line prints it."""
@@ -302,10 +313,12 @@ def compare(
     ``together``: how many runs at most advance at once (None: as many as fit on a GPU, one on a CPU). A method whose
     own code fails is left out of the table and named in ``failures``; the others are run all the same.
 
+    Data and models may be objects, as for ``fairmean.run``.
+
     ``listeners`` are told of every run (see ``fairmean.Listener``); the events of runs that advance at once alternate.
     """
     audience = Audience(listeners)
-    return compare_planned(plan(source, overrides, methods, attacks, seeds), report, together, audience)
+    return compare_planned(plan(source, by_name(overrides), methods, attacks, seeds), report, together, audience)
 
 
 def compare_planned(
@@ -385,7 +398,20 @@ def _record(planned: Planned, ended: dict[str, Any]) -> dict[str, Any]:
     return status | values | {"folder": str(folder_of(config)), "reason": ended.get("reason", "")}
 
 
+def _with_settings(runs: list[Planned], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records with their settings: those that people look for in a table, and those in which the runs differ."""
+    settings = [dict(flat(config.to_dict())) for _, _, config in runs]
+    names = ("method.name", "attack.name", "seed", "partition.seed", "run.name", "run.dir")
+    swept = [key for key in differing(settings) if key not in names and not key.endswith("sha256")]
+    keys = list(dict.fromkeys([*_SETTINGS, *swept]))
+    return [
+        {key: record[key] for key in ("method", "attack", "seed")} | {key: one.get(key, "") for key in keys} | record
+        for one, record in zip(settings, records, strict=True)
+    ]
+
+
 def _collect(runs: list[Planned], records: list[dict[str, Any]]) -> Comparison:
+    records = _with_settings(runs, records)
     methods, attacks = _unique(m for m, _, _ in runs), _unique(a for _, a, _ in runs)
     cells = {}
     for key in itertools.product(methods, attacks):
@@ -400,11 +426,12 @@ def _collect(runs: list[Planned], records: list[dict[str, Any]]) -> Comparison:
     writer.writerows(records)
     folder.mkdir(parents=True, exist_ok=True)  # not there if no run came through
     study = hashlib.sha256("\n".join(r["folder"] for r in records).encode()).hexdigest()[:8]
-    for name in (f"table-{study}.csv", "table.csv"):  # its own, which other studies of this name leave alone
+    table = folder / f"table-{study}.csv"
+    for name in (table.name, "table.csv"):  # its own, which other studies of this name leave alone; and the newest
         RunFolder(folder).write(name, text.getvalue())
     seeds = _unique(config.seed for _, _, config in runs)
     assumes = {method: config.method.build().assumes for method, _, config in runs}
-    return Comparison(first, methods, attacks, seeds, cells, folder, records, assumes)
+    return Comparison(first, methods, attacks, seeds, cells, folder, records, assumes, table)
 
 
 def _unique(items: Iterable[Any]) -> list[Any]:

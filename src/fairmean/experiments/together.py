@@ -15,20 +15,13 @@ import torch
 from fairmean.engine import Simulator
 from fairmean.engine.fleet.fleet import Fleet, bytes_needed
 from fairmean.errors import Diverged, UserCodeError
+from fairmean.experiments.building import blaming_the_model, build_federation, build_simulator, memory_of
 from fairmean.experiments.config import Config
 from fairmean.experiments.events import NOBODY, Audience, Progress, Raised, Report, hear
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of
 from fairmean.experiments.recorder import FLUSH_ROUNDS
-from fairmean.experiments.run import (
-    blaming_the_model,
-    build_federation,
-    build_simulator,
-    memory_of,
-    result,
-    run_to_an_end,
-    summary_of,
-)
+from fairmean.experiments.run import result, run_to_an_end, summary_of
 from fairmean.experiments.session import CHECKPOINT_SECONDS, Session, found
 
 _CHECKPOINT_SHARE = 0.01  # of the time, at most, goes into checkpoints
@@ -90,7 +83,8 @@ def _draw(config: Config) -> tuple[Any, ...]:
     """Runs that sort together share rounds, then data, then clients and seed."""
     data, train = config.data, config.train
     lockstep = (train.rounds, config.run.eval_every)
-    return (*lockstep, data.name, str(data.path), train.dtype, config.model.name, str(config.partition), config.seed)
+    source = (data.name, str(data.path), data.scale)
+    return (*lockstep, *source, train.dtype, config.model.name, str(config.partition), config.seed)
 
 
 def _waves(
@@ -105,16 +99,16 @@ def _waves(
     most = min(most, _open_files())
     inputs: set[int] = set()
     for i, config in runs:
-        name, path = config.data.name, config.data.path
-        if like is not None and (like[0], like[1]) != (name, path):
+        source = config.data.name, config.data.path, config.data.scale
+        if like is not None and like[0] != source:
             like = None
-        clients = build_federation(config, sources.dataset(name, path), like[2] if like else None)
+        clients = build_federation(config, sources.dataset(*source), like[1] if like else None)
         try:
             simulator = build_simulator(config, clients)
         except UserCodeError as error:
             failed[i] = {"status": "failed", "reason": str(error)}
             continue
-        like = (name, path, simulator.federation)
+        like = (source, simulator.federation)
         x = simulator.federation.x
         need = bytes_needed(simulator) + (0 if x.data_ptr() in inputs else 3 * x.nbytes)  # x, its copy, test data
         lockstep = not wave or _draw(wave[0][1])[:2] == _draw(config)[:2]

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+from fairmean.checks import as_float
 from fairmean.errors import UserError
 
 
@@ -32,26 +33,6 @@ def check_rule(name: str, cls: Any, base: type[Any]) -> None:
         raise UserError(
             f"{label}: must say what the server sees; derive it from SumRule, LossRule, GramRule or another"
         )
-
-
-def as_float(name: str, value: float) -> float:
-    """A number as a float; a whole number may be too large to be one."""
-    try:
-        return float(value)
-    except OverflowError:
-        raise UserError(f"{name}: this whole number is too large") from None
-
-
-def at_least(name: str, value: float, low: float, why: str = "") -> None:
-    """``low`` ≤ value < ∞."""
-    if not low <= value < float("inf"):
-        raise UserError(f"{name} = {value}: must be a finite number ≥ {low:g}{why and f' ({why})'}")
-
-
-def within(name: str, value: float, low: float, high: float, why: str = "") -> None:
-    """``low`` ≤ value ≤ ``high``."""
-    if not low <= value <= high:
-        raise UserError(f"{name} = {value}: must be between {low:g} and {high:g}{why and f' ({why})'}")
 
 
 def check_tilt(name: str, t: float) -> None:

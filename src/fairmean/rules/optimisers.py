@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fairmean.checks import at_least, within
 from fairmean.errors import UserError, unknown
-from fairmean.rules.hyper import at_least, hyper_parameters, typed, within
+from fairmean.rules.hyper import hyper_parameters, typed
 from fairmean.rules.plugins import load_plugins
 from fairmean.rules.registry import Parts
 from fairmean.rules.round import State

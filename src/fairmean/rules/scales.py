@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fairmean.checks import at_least
 from fairmean.rules.context import Context, Means
-from fairmean.rules.hyper import at_least
 from fairmean.rules.registry import Parts
 from fairmean.rules.round import State
 from fairmean.transform import check_kappa_tau, marginal_weight

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairmean import data
 from fairmean.data.partitions import PARTITIONS
 from fairmean.data.poisoning import ATTACKS
 from fairmean.errors import unknown
@@ -20,6 +19,7 @@ from fairmean.rules.objectives import OBJECTIVES
 from fairmean.rules.optimisers import OPTIMISERS
 from fairmean.rules.scales import SCALES
 from fairmean.rules.travels import CLASSES, Item, travels
+from fairmean.terminal.stored_catalogue import datasets
 
 Rows = list[dict[str, Any]]
 
@@ -54,11 +54,6 @@ def methods() -> Rows:
 def attacks() -> Rows:
     """Every attack."""
     return [{"name": name, "labels of a poisoned client": attack.summary} for name, attack in ATTACKS.items()]
-
-
-def datasets() -> Rows:
-    """Every data set, and where it is."""
-    return [row | {"shape": "×".join(map(str, row["shape"]))} for row in data.describe()]
 
 
 def models() -> Rows:
@@ -171,6 +166,12 @@ def one_method(text: str) -> dict[str, Any]:
             "the server remembers": _items(traffic.server_remembers),
         },
     }
+
+
+def everything() -> dict[str, Any]:
+    """All that is stored in a file: every catalogue but that of data sets, and all about every method."""
+    rows = {what: list_rows() for what, list_rows in CATALOGUE.items() if what != "datasets"}
+    return {**rows, "method": {name: one_method(name) for name in named_methods()}}
 
 
 def _references(scale: str, aggregator: str) -> str:

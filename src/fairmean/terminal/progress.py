@@ -8,9 +8,10 @@ import signal
 import sys
 import time
 from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from fairmean.experiments.events import Progress
+if TYPE_CHECKING:
+    from fairmean.experiments.events import Progress
 
 _CLEAR = "\r\033[K"
 

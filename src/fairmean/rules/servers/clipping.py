@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairmean.checks import at_least
 from fairmean.errors import UserError
 from fairmean.rules.aggregator import CoordinateRule, register
-from fairmean.rules.hyper import at_least
 from fairmean.rules.round import Round, State
 
 

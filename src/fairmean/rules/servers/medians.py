@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairmean.checks import at_least
 from fairmean.errors import UserError
 from fairmean.rules.aggregator import CoordinateRule, GramRule, knows_f, register
-from fairmean.rules.hyper import at_least
 from fairmean.rules.round import Round
 
 _BLOCK = 2**20  # entries sorted at a time: a block and its copy stay in the cache

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fairmean.checks import at_least, within
 from fairmean.rules.aggregator import CoordinateRule, GramRule, register
-from fairmean.rules.hyper import at_least, within
 from fairmean.rules.round import Round, Rung, State
 from fairmean.rules.servers.qp import min_norm
 

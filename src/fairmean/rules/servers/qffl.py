@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fairmean.checks import at_least
 from fairmean.rules.aggregator import GramRule, register
-from fairmean.rules.hyper import at_least
 from fairmean.rules.round import Round
 
 

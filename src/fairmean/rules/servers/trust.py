@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fairmean.checks import within
 from fairmean.rules.aggregator import Aggregator, register
-from fairmean.rules.hyper import within
 from fairmean.rules.round import Round, Rung, State
 
 

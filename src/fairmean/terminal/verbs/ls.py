@@ -1,0 +1,95 @@
+"""``fairmean ls``: which runs there are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fairmean.experiments.listing import Entry, differing, entries
+from fairmean.terminal.words import parser_for, takes_directory, takes_json
+from fairmean.text import columns
+
+_ABOUT = """\
+List the runs in a folder, the newest last: method, attack, seed, the settings in which the runs differ, how each one
+ended, the average accuracy of its regular clients in %, and the worst client's."""
+_EXAMPLES = (
+    "fairmean ls",
+    "fairmean ls demo                                        only runs of that name",
+    "fairmean ls --dir elsewhere --all",
+)
+_SHOWN = 40
+_TOLD_ALREADY = ("method.name", "attack.name", "seed", "partition.seed", "run.name", "run.dir")
+
+
+def add_to(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    parser = parser_for(verbs, "ls", "which runs there are", _ABOUT, _EXAMPLES)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="only runs whose name or hash begins so")
+    parser.add_argument("--all", action="store_true", help=f"all of them, not only the newest {_SHOWN}")
+    takes_directory(parser)
+    takes_json(parser)
+    parser.set_defaults(call=_ls)
+
+
+def _ls(arguments: argparse.Namespace) -> None:
+    every = entries(arguments.dir)
+    if arguments.name:
+        every = [entry for entry in every if _named(entry, arguments.name, arguments.dir)]
+    if arguments.json:
+        print(json.dumps([_record(entry) for entry in every], indent=1, ensure_ascii=False))
+        return
+    if not every:
+        begins = f" that begins with '{arguments.name}'" if arguments.name else ""
+        print(f"There is no run{begins} in '{arguments.dir}'. 'fairmean run' makes one.")
+        return
+    shown = every if arguments.all else every[-_SHOWN:]
+    swept = [key for key in differing(entry.settings for entry in shown) if _telling(key)]
+    now = time.time()
+    if len(shown) < len(every):
+        print(f"… {len(every) - len(shown)} more (--all shows them)")
+    header = ["run", "name", "method", "attack", "seed", "settings", "status", "avg", "worst", "age"]
+    print(columns([_row(entry, swept, now) for entry in shown], header))
+
+
+def _named(entry: Entry, name: str, directory: str) -> bool:
+    return entry.folder.name.startswith(name) or str(entry.folder.relative_to(directory)).startswith(name)
+
+
+def _telling(key: str) -> bool:
+    return key not in _TOLD_ALREADY and not key.endswith("sha256")
+
+
+def _row(entry: Entry, swept: list[str], now: float) -> list[str]:
+    settings, summary = entry.settings, entry.summary or {}
+    own = " ".join(f"{key.rpartition('.')[2]}={_short(settings[key])}" for key in swept if key in settings)
+    figures = [f"{value:.1f}" if isinstance(value := summary.get(key), float) else "" for key in ("average", "worst")]
+    names = [str(settings.get(key, "")) for key in ("run.name", "method.name", "attack.name", "seed")]
+    return [entry.folder.name[:8], *names, own or "·", entry.status, *figures, _age(now - entry.changed)]
+
+
+def _record(entry: Entry) -> dict[str, Any]:
+    """A run for programs."""
+    summary: Mapping[str, Any] = entry.summary or {}
+    metrics = {key: value for key, value in summary.items() if isinstance(value, int | float)}
+    return {
+        "folder": str(entry.folder),
+        "status": entry.status,
+        "changed": entry.changed,
+        **metrics,
+        "settings": entry.settings,
+    }
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
+
+
+def _age(seconds: float) -> str:
+    """How long ago, in the largest unit that fits."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
