@@ -51,7 +51,7 @@ _HOMES = {
 """Where each public name lives. It is imported when it is first used: importing PyTorch takes two seconds, which those
 who only want a list or a help text need not wait for."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = ("data", "engine", "errors", "experiments", "models", "rules", "terminal", "theory", "transform")
+_ROOMS = ("data", "engine", "errors", "experiments", "models", "report", "rules", "terminal", "theory", "transform")
 
 __all__ = [
     "Access",

@@ -9,7 +9,7 @@ from typing import Any
 from fairmean.experiments.config import Config
 from fairmean.report.material import Entry, Material
 
-_LEFT_OUT = ("seed", "data.sha256", "model.sha256", "method.sha256", "server.sha256", "train.device", "run.dir")
+_LEFT_OUT = ("seed", "train.device", "run.dir", "data.sha256", "model.sha256", "method.sha256", "server.sha256")
 
 
 def again(material: Material) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def again(material: Material) -> dict[str, Any]:
     runs = [entry for entry in material.entries if entry.run is not None]
     if not runs:
         return {"command": "", "settings": {}, "made": []}
-    settings = [entry.run.settings for entry in runs if entry.run is not None]
+    settings = [_said(entry) for entry in runs]
     shared = {key: value for key, value in settings[0].items() if all(s.get(key) == value for s in settings)}
     return {
         "command": _command(material, runs, shared),
@@ -34,7 +34,7 @@ def _command(material: Material, runs: Sequence[Entry], shared: Mapping[str, Any
         words = [f"{key}={_text(value)}" for key, value in changed.items() if key != "run.name"]
         seed = f"seed={material.seeds[0]}"
         return shlex.join(["fairmean", "run", *_named(words, runs[0]), seed])
-    keys = list(dict.fromkeys(key for entry in runs if entry.run is not None for key in entry.run.settings))
+    keys = list(dict.fromkeys(key for entry in runs for key in _said(entry)))
     varying = [key for key in keys if key not in shared and key not in _LEFT_OUT and "." in key]
     others = [key for key in varying if not key.startswith(("method.", "attack.", "run."))]
     methods = dict.fromkeys(_spec(entry, "method", others) for entry in runs)
@@ -50,15 +50,13 @@ def _command(material: Material, runs: Sequence[Entry], shared: Mapping[str, Any
 
 def _named(words: list[str], entry: Entry) -> list[str]:
     """The method and the attack stand first, also where they are the default ones."""
-    assert entry.run is not None
-    first = [f"{key}={_text(entry.run.settings.get(key))}" for key in ("method.name", "attack.name")]
+    first = [f"{key}={_text(_said(entry).get(key))}" for key in ("method.name", "attack.name")]
     return [*first, *(word for word in words if word.partition("=")[0] not in ("method.name", "attack.name"))]
 
 
 def _spec(entry: Entry, section: str, others: Sequence[str], only: Sequence[str] | None = None) -> str:
     """``name:key=value`` of a run's method or attack; of an attack only what is not the same in all runs."""
-    assert entry.run is not None
-    settings = entry.run.settings
+    settings = _said(entry)
     parts = [str(settings.get(f"{section}.name"))]
     if section == "attack" and parts[0] == "none":
         return "none"
@@ -67,6 +65,14 @@ def _spec(entry: Entry, section: str, others: Sequence[str], only: Sequence[str]
         if key.startswith(f"{section}.") and inner not in ("name", "sha256") and (only is None or key in only):
             parts.append(f"{inner}={_text(value)}")
     return ":".join([*parts, *(f"{key}={_text(settings.get(key))}" for key in others)])
+
+
+def _said(entry: Entry) -> dict[str, Any]:
+    """The settings of a run that somebody chose: a partition that follows the run's seed was not."""
+    assert entry.run is not None
+    settings = entry.run.settings
+    followed = settings.get("partition.seed") == settings.get("seed")
+    return {key: value for key, value in settings.items() if not (followed and key == "partition.seed")}
 
 
 def _seeds(seeds: Sequence[int]) -> str:

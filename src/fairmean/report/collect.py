@@ -275,7 +275,9 @@ class _Collector:
                     for t, row in zip(table["accuracy_rounds"], table["accuracy"], strict=True):
                         known = row[regular & np.isfinite(row)]
                         if len(known):
-                            by_round.setdefault(int(t), []).append((float(known.mean()), _low(known, len(self.clients))))
+                            by_round.setdefault(int(t), []).append(
+                                (float(known.mean()), _low(known, len(self.clients)))
+                            )
                 if not by_round:
                     continue
                 some = sorted(by_round)
@@ -289,7 +291,7 @@ class _Collector:
         known = [e for e in self.entries if e.run is not None and _counts(e.run, "classes") is not None]
         if not known:
             return None
-        classes = max(_counts(e.run, "classes").shape[1] for e in known)
+        classes = max(counts.shape[1] for e in known if (counts := _counts(e.run, "classes")) is not None)
         each = classes * len(self.clients) * (1 + len(self.attacks))
         shown = self.seeds[: max(1, COUNTS // max(1, each))]
         if len(shown) < len(self.seeds):

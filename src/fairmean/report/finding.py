@@ -31,7 +31,9 @@ def finding(data: dict[str, Any]) -> dict[str, Any]:
         headline, details = _untested(data, cells)
     else:
         headline, details = _tested(data, cells)
-    return {"headline": headline[0].upper() + headline[1:], "details": [*details, *_unfinished(data)]}
+    sentences = [headline[0].upper() + headline[1:], *details, *_unfinished(data)]
+    first, *rest = [sentence.replace(" %", "\u00a0%") for sentence in sentences]  # a number stays with its sign
+    return {"headline": first, "details": rest}
 
 
 def _alone(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, list[str]]:
@@ -66,7 +68,13 @@ def _one_draw(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, l
     attack = attack or cells[0]["attack"]
     here = sorted((c for c in cells if c["attack"] == attack), key=lambda c: -c["estimates"][served]["mean"])
     best = here[0]
-    against = next((c for c in here if c["method"] == data["baseline"] and c is not best), here[1] if here[1:] else None)
+    if len({percent(c["estimates"][served]["mean"]) for c in here}) == 1:
+        every = percent(best["estimates"][served]["mean"])
+        headline = f"in this one draw, all methods serve {WORDS[served]} alike {under(attack)}, with {every} %."
+        return headline, [f"One draw cannot tell much; the average client has {_averages(here)}."]
+    against = next(
+        (c for c in here if c["method"] == data["baseline"] and c is not best), here[1] if here[1:] else None
+    )
     headline = (
         f"in this one draw, {best['method']} serves {WORDS[served]} best {under(attack)}, with "
         f"{percent(best['estimates'][served]['mean'])} %"
@@ -78,6 +86,16 @@ def _one_draw(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, l
         "before you believe a difference."
     ]
     return headline + ".", details
+
+
+def _averages(cells: list[dict[str, Any]]) -> str:
+    """The range of the average over methods."""
+    ranked = sorted(cells, key=lambda c: c["estimates"]["average"]["mean"])
+    low, high = ranked[0], ranked[-1]
+    return (
+        f"from {percent(low['estimates']['average']['mean'])} % ({low['method']}) "
+        f"to {percent(high['estimates']['average']['mean'])} % ({high['method']})"
+    )
 
 
 def _untested(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, list[str]]:
@@ -121,7 +139,7 @@ def _tested(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, lis
             details.append(f"Also better than {baseline}: {_list(gains[1:], served)}.")
     elif losses:
         headline = (
-            f"no method serves {WORDS[served]} better than {baseline}, and {losses[0]['method']} serves it "
+            f"no method is shown to serve {WORDS[served]} better than {baseline}, and {losses[0]['method']} serves it "
             f"{percent(-_mean(losses[0], served))} points worse {under(losses[0]['attack'])}."
         )
         details.append(f"{_evidence(losses[0], served, draws)} after Holm's correction for {family}.")
@@ -133,18 +151,27 @@ def _tested(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, lis
             f"The largest difference is {widest['method']} {under(widest['attack'])}: "
             f"{_range(widest['estimates'][served]['difference'])} points, which chance can explain."
         )
+    if not gains:
+        better = [c for c in compared if _p(c, "average") < LEVEL and _mean(c, "average") > 0]
+        if better:
+            most = max(better, key=lambda c: _mean(c, "average"))
+            points = _range(most["estimates"]["average"]["difference"])
+            details.append(
+                f"The average client does gain with {most['method']} {under(most['attack'])}: {points} points."
+            )
     if losses:
         details.append(f"Worse than {baseline}: {_list(losses, served)}.")
     if len(sure) < len(compared) and sure:
-        details.append(f"The other {counted(len(compared) - len(sure), 'difference')} could be chance.")
+        others = counted(len(compared) - len(sure), "difference")
+        details.append(f"The other {others} to {baseline} could be chance after that correction.")
     if draws < FEW:
         details.append(f"With only {counted(draws, 'draw')} all intervals are wide; more draws would narrow them.")
     return headline, details
 
 
 def _p(cell: dict[str, Any], metric: str) -> float:
-    p = cell["estimates"][metric]["difference"]["p"]
-    return 1.0 if p is None else float(p)
+    difference = cell["estimates"][metric]["difference"]
+    return 1.0 if difference is None or difference["p"] is None else float(difference["p"])
 
 
 def _mean(cell: dict[str, Any], metric: str) -> float:
@@ -159,11 +186,11 @@ def _evidence(cell: dict[str, Any], metric: str, draws: int) -> str:
 
 def _span(difference: dict[str, Any]) -> str:
     mean, half = difference["mean"], difference["half"]
-    return f"{signed(mean - half, 'worst')} to {signed(mean + half, 'worst')}"
+    return f"{signed(mean - half)} to {signed(mean + half)}"
 
 
 def _range(difference: dict[str, Any]) -> str:
-    text = signed(difference["mean"], "worst")
+    text = signed(difference["mean"])
     return text if difference["half"] is None else f"{text} ({_span(difference)})"
 
 
@@ -185,6 +212,6 @@ def _unfinished(data: dict[str, Any]) -> list[str]:
     words = {"diverged": "diverged", "failed": "failed", "running": "still running", "interrupted": "interrupted"}
     total = sum(cell["runs"] for cell in data["cells"])
     return [
-        f"{count} of {counted(total, 'run')} {'is' if count == 1 else 'are'} not in these figures: {words.get(status, status)}."
+        f"Not in these figures: {count} of {counted(total, 'run')}, {words.get(status, status)}."
         for status, count in counts.items()
     ]

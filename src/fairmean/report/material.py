@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairmean.errors import UserError
+from fairmean.experiments.listing import DIRECTORY
+from fairmean.experiments.reading import load
+from fairmean.experiments.reading import runs as all_runs
 from fairmean.experiments.study import Comparison, label
-from fairmean.report._reader import load
 
 BASELINE = "mean"
 APART = ("seed", "theory")
@@ -102,8 +104,11 @@ def _figure(entry: Entry | None, metric: str) -> float:
     return math.nan if value is None else float(value)
 
 
-def gather(source: Any) -> Material:
-    """The material of a comparison, a run, several runs, or folders and tables on disk."""
+def gather(source: Any, directory: str | Path = DIRECTORY) -> Material:
+    """The material of a comparison, a run, several runs, or folders and tables on disk.
+
+    A text may be a path, the name of a study in ``directory``, or a beginning of a run's hash there.
+    """
     if isinstance(source, Material):
         return source
     if isinstance(source, Comparison):
@@ -113,14 +118,30 @@ def gather(source: Any) -> Material:
     items = list(source)
     if not items:
         raise UserError("report: there is no run to report on; name a run's folder or a study's")
-    tables = [_table(Path(item)) if isinstance(item, str | Path) else None for item in items]
+    items = [_there(item, Path(directory)) if isinstance(item, str | Path) else item for item in items]
+    tables = [_table(item) if isinstance(item, Path) else None for item in items]
     if any(tables):
         if len(items) > 1:
             raise UserError(f"report: '{items[0]}' and others: name one study, or any number of runs, not both")
-        assert tables[0] is not None
-        return _study(*tables[0])
-    runs = [load(item) if isinstance(item, str | Path) else item for item in items]
+        return _study(*next(filter(None, tables)))
+    runs: list[Any] = []
+    for item in items:
+        several = all_runs(item) if isinstance(item, Path) and _holds_runs(item) else None
+        runs += several or [load(item, directory) if isinstance(item, str | Path) else item]
     return of_runs(list({str(run.folder): run for run in runs}.values()))
+
+
+def _there(text: str | Path, directory: Path) -> Path | str:
+    """A path that exists, as it was given or inside the directory of runs; else the text, which may be a hash."""
+    for path in (Path(text), directory / text):
+        if path.exists():
+            return path
+    return str(text)
+
+
+def _holds_runs(path: Path) -> bool:
+    """A folder of several runs that is none itself."""
+    return path.is_dir() and not (path / "config.toml").exists()
 
 
 def _table(path: Path) -> tuple[str, list[dict[str, Any]]] | None:
@@ -184,7 +205,9 @@ def of_runs(runs: Sequence[RunLike]) -> Material:
 def _method(settings: Mapping[str, Any], runs: Sequence[RunLike]) -> str:
     """A method's name and those of its hyper-parameters that matter to a reader."""
     name = settings.get("method.name", "?")
-    shown = {"kappa", "tau", "q", "beta"} | _varying("method.", [r for r in runs if r.settings.get("method.name") == name])
+    shown = {"kappa", "tau", "q", "beta"} | _varying(
+        "method.", [r for r in runs if r.settings.get("method.name") == name]
+    )
     hyper = {key.removeprefix("method."): value for key, value in settings.items() if key.startswith("method.")}
     kept = [f"{key}={_short(value)}" for key, value in hyper.items() if key in shown and key not in ("name", "sha256")]
     return label(":".join([name, *kept]))

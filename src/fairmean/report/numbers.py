@@ -16,36 +16,32 @@ def percent(value: float | None) -> str:
     return NONE if value is None or not math.isfinite(value) else f"{value:.1f}"
 
 
-def sized(value: float | None) -> str:
-    """A figure of any size with about three digits, as a variance needs it.
+def estimate(mean: float | None, half: float | None, metric: str, *, sign: bool = False) -> tuple[str, str]:
+    """A figure and half its interval, both with the same decimals: one, or for a large variance none.
 
-    >>> sized(134.81), sized(82.98), sized(1234.5)
-    ('135', '83.0', '1,234')
+    ``sign``: it is a difference, and says its sign. The second text is empty where there is no interval.
+
+    >>> estimate(242.9, 52.13, "variance"), estimate(-3.21, 2.14, "worst", sign=True)
+    (('243', '52'), ('−3.2', '2.1'))
     """
-    if value is None or not math.isfinite(value):
-        return NONE
-    size = abs(value)
-    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
-    return f"{value:,.{digits}f}".replace("-", "−")
+    if mean is None or not math.isfinite(mean):
+        return NONE, ""
+    known = half is not None and math.isfinite(half)
+    largest = max(abs(mean), half if half is not None and known else 0.0)
+    digits = 0 if metric == "variance" and largest >= 9.95 else 1
+    text = f"{abs(mean) if sign else mean:,.{digits}f}".replace("-", "−")
+    if sign and any(digit in text for digit in "123456789"):
+        text = ("−" if mean < 0 else "+") + text
+    return text, f"{half:,.{digits}f}" if known else ""
 
 
-def signed(value: float | None, metric: str) -> str:
-    """A difference with its sign, in the digits of its metric.
+def signed(value: float | None, metric: str = "worst") -> str:
+    """A difference with its sign.
 
-    >>> signed(-3.21, "worst")
+    >>> signed(-3.21)
     '−3.2'
     """
-    if value is None or not math.isfinite(value):
-        return NONE
-    text = sized(abs(value)) if metric == "variance" else percent(abs(value))
-    if not any(digit in text for digit in "123456789"):
-        return text
-    return ("−" if value < 0 else "+") + text
-
-
-def plain(value: float | None, metric: str) -> str:
-    """A figure in the digits of its metric."""
-    return sized(value) if metric == "variance" else percent(value)
+    return estimate(value, None, metric, sign=True)[0]
 
 
 def probability(p: float) -> str:

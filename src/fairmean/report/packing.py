@@ -41,6 +41,19 @@ class Packer:
         return base64.b64encode(gzip.compress(planes, 9, mtime=0)).decode("ascii")
 
 
+def unpack(text: str) -> NDArray[np.uint16]:
+    """What ``Packer.text`` packed, as one array.
+
+    >>> packer = Packer()
+    >>> packer.add(np.array([1, 2, 65535])), unpack(packer.text()).tolist()
+    (0, [1, 2, 65535])
+    """
+    planes = np.frombuffer(gzip.decompress(base64.b64decode(text)), np.uint8)
+    count = len(planes) // 2
+    low, high = planes[:count].astype(np.uint16), planes[count:].astype(np.uint16)
+    return low + high * np.uint16(256)
+
+
 def hundredths(percent: NDArray[np.float64]) -> NDArray[np.uint16]:
     """Percentages with two decimals; NaN is ``MISSING``."""
     known = np.isfinite(percent)
@@ -49,7 +62,7 @@ def hundredths(percent: NDArray[np.float64]) -> NDArray[np.uint16]:
 
 
 def scaled(values: NDArray[np.float64], levels: int) -> tuple[NDArray[np.uint16], dict[str, Any]]:
-    """Values as steps 0 … ``levels`` between the lowest and the highest, and what turns them back; NaN is ``MISSING``."""
+    """Values as steps 0 … ``levels`` from the lowest to the highest, and what turns them back; NaN is ``MISSING``."""
     known = np.isfinite(values)
     low, high = (float(values[known].min()), float(values[known].max())) if known.any() else (0.0, 0.0)
     width = (high - low) or 1.0

@@ -1,4 +1,4 @@
-"""From the dict to one HTML file: it needs no network, no other file, and reads without scripts but for the pictures."""
+"""From the dict to one HTML file: it needs no network and no other file, and only its pictures need scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ $style
 <body>
 <main>
 $body
-<footer><p>Made by fairmean $version. This file is complete in itself: it loads nothing, and nothing leaves it.</p></footer>
+<footer>
+<p>Made by fairmean $version. This file is complete in itself: it loads nothing, and nothing leaves it.</p>
+</footer>
 <div class="tip" hidden aria-hidden="true"></div>
 </main>
 <script type="application/json" id="data">$data</script>
@@ -39,7 +41,17 @@ $script
 </body>
 </html>
 """)
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'unsafe-inline'",
+        "style-src 'unsafe-inline'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+)
+"""What the page may do: use what is in it, and fetch nothing from anywhere."""
 
 
 def html(data: dict[str, Any]) -> str:
@@ -70,7 +82,7 @@ def _script(views: list[str]) -> str:
     drawn = [f"views/{name}.js" for name in views if _there(f"views/{name}.js")]
     first, *rest = [f"script/{name}.js" for name in _SCRIPTS]
     files = [first, rest[0], *drawn, *rest[1:]]
-    return "(() => {\n\"use strict\";\n" + "\n".join(_asset(file) for file in files) + "\n})();"
+    return '(() => {\n"use strict";\n' + "\n".join(_asset(file) for file in files) + "\n})();"
 
 
 def _asset(name: str) -> str:
@@ -102,7 +114,9 @@ def _toolbar(data: dict[str, Any]) -> str:
             "aria-describedby='followed'>"
         )
         field += tag("button", "›", {"type": "button", "id": "next", "aria-label": "next client"})
-        field += tag("button", "×", {"type": "button", "id": "nobody", "aria-label": "follow nobody", "hidden": "hidden"})
+        field += tag(
+            "button", "×", {"type": "button", "id": "nobody", "aria-label": "follow nobody", "hidden": "hidden"}
+        )
         parts.append(_field("client", "Follow client", tag("span", field, {"class": "stepper"})))
     line = tag("p", "", {"id": "followed", "aria-live": "polite"})
     return tag("div", tag("div", "".join(parts), {"class": "fields"}) + line, {"class": "toolbar", "hidden": "hidden"})

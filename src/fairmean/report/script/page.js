@@ -1,6 +1,6 @@
 // The page: what the reader chooses, the client that is followed, the table, and when to draw.
 
-const MOST_IN_COLOUR = 7;
+const MOST_IN_COLOUR = data.baseline === null ? 6 : 7; // the baseline is grey
 
 /** The baseline, and the methods that serve the worst clients best under the attack that is shown first. */
 function inColour() {

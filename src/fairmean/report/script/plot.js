@@ -31,7 +31,7 @@ function ticks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999);
   const result = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) result.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-9) || 0; i * step <= high + step * 1e-9; i++) result.push(i * step + 0);
   return result;
 }
 
@@ -162,10 +162,16 @@ class Plot {
 
   draw() {
     views[this.name].draw(this);
-    this.follow();
+    this.mark();
   }
 
+  /** Another client is followed: a view whose axes must reach it is drawn again, of others only the marks are. */
   follow() {
+    if (views[this.name].reaches) this.draw();
+    else this.mark();
+  }
+
+  mark() {
     this.front.replaceChildren();
     if (views[this.name].slider) {
       const now = state.client === null ? -1 : order().indexOf(state.client);

@@ -1,4 +1,4 @@
-"""The parts of a page, in their order. A part is a module here with ``html(data)``, and a script of the same name if it draws.
+"""The parts of a page, in their order: each is a module here, with a script of the same name if it draws.
 
 To add one, write ``views/NAME.py`` with a function ``html(data) -> str | None`` (None: there is nothing to show), put a
 ``views/NAME.js`` beside it if it has a picture, and name it in ``VIEWS``.

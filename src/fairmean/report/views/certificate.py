@@ -21,8 +21,8 @@ def html(data: dict[str, Any]) -> str | None:
         attributes = {"class": "fold"} if several else {"class": "fold", "open": "open"}
         parts.append(tag("details", tag("summary", text(title)) + body, attributes))
     caption = (
-        "Each inequality of the theory was checked in every round: the left side must not be larger than the right. The "
-        "round shown is the tightest one, or the first that broke it."
+        "Each inequality of the theory was checked in every round: the left side must not be larger than the right. "
+        "The round shown is the tightest one, or the first that broke it."
     )
     return section("certificate", "Certificate", caption, "".join(parts))
 
@@ -36,9 +36,11 @@ def _checks(checks: list[dict[str, Any]], title: str) -> str:
         mark = {"holds": "✓", "broken": "✗", "not shown": "·"}[kind]
         cells = tag("th", text(check["name"]), {"scope": "row"})
         cells += tag("td", text(check["statement"]), {"class": "statement"})
-        cells += "".join(tag("td", text(check[key]), {"class": "number"}) for key in ("left", "right", "slack", "rounds"))
+        cells += "".join(
+            tag("td", text(check[key]), {"class": "number"}) for key in ("left", "right", "slack", "rounds")
+        )
         where = "" if check["broken"] is None else f", first in round {check['broken']}"
         cells += tag("td", f"{mark} {text(kind + where)}", {"class": kind.replace(" ", "-")})
         rows.append(tag("tr", cells))
     table = tag("table", tag("thead", head) + tag("tbody", "".join(rows)), {"class": "checks"})
-    return tag("div", table, {"class": "scroll", "tabindex": "0", "role": "region", "aria-label": title})
+    return tag("div", table, {"class": "scroll", "tabindex": "0", "role": "group", "aria-label": title})

@@ -107,13 +107,13 @@ function columnLabels(plot, clients, regular, named) {
     if (i >= regular) plot.add("path", { d: cross(plot.columns.middle(i), y + 11, 3.5), class: "cross" });
   });
   const words = y + (named ? 28 : 0) - (named && regular === clients.length ? 12 : 0);
-  const start = plot.columns.start(0), end = plot.columns.start(Math.max(0, regular - 1)) + plot.columns.width;
-  const many = !named && plot.columns.width < 1 ? `, ${clients.length.toLocaleString("en")} clients: neighbours share a pixel` : "";
-  plot.add("text", { x: start, y: words }, regular ? `regular, worst to best served →${many}` : "");
+  const start = plot.columns.start(0);
+  const said = `${named ? "" : `${regular.toLocaleString("en")} `}regular, worst to best served →`;
+  plot.add("text", { x: start, y: words }, regular ? said : "");
   if (regular < clients.length) {
     const from = plot.columns.start(regular), wide = plot.width - plot.margin.right - from;
-    const text = "× poisoned", room = textWidth(text) < wide;
-    if (!room || textWidth(`regular, worst to best served →${many}`) < end - start - (room ? 0 : textWidth(text)))
+    const text = named ? "poisoned" : "× poisoned", room = textWidth(text) < wide;
+    if (room || textWidth(said) + textWidth(text) + 10 < plot.width - plot.margin.right - start)
       plot.add("text", { x: room ? from : plot.width - plot.margin.right, y: words, "text-anchor": room ? "start" : "end", style: "fill:var(--poisoned)" }, text);
   }
 }

@@ -1,6 +1,8 @@
 // Training curves: a line for every method with its band, named at its end; those not in colour are thin and grey.
 
 view("curves", {
+  reaches: true,
+
   draw(plot) {
     const kind = plot.panel === 0 ? "average" : "worst";
     const title = plot.panel === 0 ? "average client, %" : data.served === "worst" ? "worst client, %" : "worst-served tenth, %";
@@ -15,7 +17,13 @@ view("curves", {
     if (x[0] === x[1]) x[1]++;
     const top = Math.max(...every.map((v) => v[0])), bottom = Math.min(...every.map((v) => v[0]));
     const y = [Math.max(0, Math.min(...every.map((v) => Math.max(v[1], bottom - (top - bottom) * 0.3)))), Math.min(100, Math.max(...every.map((v) => Math.min(v[2], top + (top - bottom) * 0.3))))];
-    if (y[1] - y[0] < 1) { y[0] = Math.max(0, y[0] - 1); y[1] = y[1] + 1; }
+    if (state.client !== null)
+      for (const method of state.methods)
+        for (const [, value] of traceOf(runOf(method), "accuracy", state.client) || []) {
+          y[0] = Math.min(y[0], value);
+          y[1] = Math.max(y[1], value);
+        }
+    if (y[1] - y[0] < 4) { y[0] = Math.max(0, y[0] - 2); y[1] = Math.min(100, y[0] + 4); }
     plot.scales(x, y);
     plot.domain = { x, y };
     plot.axisX(x, "round");

@@ -21,7 +21,9 @@ def html(data: dict[str, Any]) -> str | None:
         caption += "; lines are means over draws, and bands reach from the lowest draw to the highest."
     else:
         caption += "."
-    caption += " The client that you follow is the dotted line."
+    caption += " Dotted lines are the client that you follow."
     chooser = tag("div", "", {"class": "chooser"}) if len(data["methods"]) > 1 else ""
-    panels = picture("curves", "Average accuracy over rounds", panel=0) + picture("curves", f"Accuracy of the {low} over rounds", panel=1)
+    panels = picture("curves", "Average accuracy over rounds", panel=0) + picture(
+        "curves", f"Accuracy of the {low} over rounds", panel=1
+    )
     return section("curves", "Over the rounds", caption, chooser + tag("div", panels, {"class": "pair"}))

@@ -1,4 +1,4 @@
-"""κ × τ: how the strength and the scale of the fairness weight decide the result, as tables that read without scripts."""
+"""κ × τ: how the strength and the scale of the fairness weight decide the result, as tables."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def html(data: dict[str, Any]) -> str | None:
             if values:
                 maps.append(tag("div", _map(grid, values, attack, metric), {"class": "map", "data-attack": a}))
     caption = (
-        f"{text(grid['name'])} with weights a(f) = 1 + κ f/(f+τ): κ is how much more a badly served client may weigh, and "
-        "τ the loss at which half of that is reached. The stronger the tint, the higher the accuracy; the best is framed."
+        f"{text(grid['name'])} with weights a(f) = 1 + κ f/(f+τ): κ is how much more a badly served client may weigh, "
+        "and τ the loss at which half of that is reached. A stronger tint is a higher accuracy; the best is framed."
     )
     return section("kappa_tau", "Which κ and τ", caption, tag("div", "".join(maps), {"class": "maps"}))
 

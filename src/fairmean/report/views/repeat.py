@@ -21,8 +21,12 @@ def html(data: dict[str, Any]) -> str | None:
     body += _fold("All settings that the runs share", tag("pre", tag("code", text(settings)), {"tabindex": "0"}))
     if data["lost"]:
         lines = "\n".join(_lost(run) for run in data["lost"])
-        body += _fold(f"Runs that did not finish ({len(data['lost'])})", tag("pre", tag("code", text(lines)), {"tabindex": "0"}))
-    caption = "This command makes the same runs; the same settings and versions on the same machine give the same figures."
+        body += _fold(
+            f"Runs that did not finish ({len(data['lost'])})", tag("pre", tag("code", text(lines)), {"tabindex": "0"})
+        )
+    caption = (
+        "This command makes the same runs; the same settings and versions on the same machine give the same figures."
+    )
     return section("repeat", "Do it again", caption, body)
 
 

@@ -8,11 +8,14 @@ from fairmean.report.finding import LEVEL, THEIRS
 from fairmean.report.markup import tag, text
 from fairmean.report.numbers import signed
 
+MOST_ROWS = 24
+
 
 def html(data: dict[str, Any]) -> str:
     """The head of the page."""
     facts = "".join(tag("li", text(fact)) for fact in data["facts"] if fact)
     details = "".join(tag("p", text(sentence)) for sentence in data["finding"]["details"])
+    details += tag("p", text(_terms(data)), {"class": "terms"})
     head = (
         tag("p", f"fairmean report<span>{text(data['title'])}</span>", {"class": "kicker"})
         + tag("h1", text(data["finding"]["headline"]))
@@ -23,6 +26,20 @@ def html(data: dict[str, Any]) -> str:
     return tag("header", head + body, {"id": "summary"})
 
 
+def _terms(data: dict[str, Any]) -> str:
+    """The words of the page for a reader who meets them for the first time."""
+    words = ["One model is trained for all clients together, each with data of its own."]
+    if data["served"] == "worst":
+        words.append("The worst client is the one that the model serves with the lowest test accuracy.")
+    else:
+        words.append("The worst-served tenth are the clients with the lowest test accuracy.")
+    if data["baseline"]:
+        words.append(f"The method {data['baseline']} gives every client the same weight.")
+    if data["labels"] == "clean":
+        words.append("Poisoned clients train on wrong labels; they are not counted among the clients to be served.")
+    return " ".join(words)
+
+
 def _forest(data: dict[str, Any]) -> str:
     """A row for every method and attack: the difference to the baseline, and its interval, around zero."""
     served, baseline = data["served"], data["baseline"]
@@ -31,8 +48,13 @@ def _forest(data: dict[str, Any]) -> str:
         for cell in data["cells"]
         if cell["estimates"][served]["difference"] is not None
     ]
-    if not rows or len(rows) > 24:
+    if not rows:
         return ""
+    whole = len(rows)
+    if whole > MOST_ROWS:
+        main = next((attack for attack in data["attacks"] if attack != "none"), data["attacks"][0])
+        here = sorted((row for row in rows if row[0]["attack"] == main), key=lambda row: -row[1]["mean"])
+        rows = here if len(here) <= MOST_ROWS // 2 else [*here[: MOST_ROWS // 4], *here[-(MOST_ROWS // 4) :]]
     ends = [abs(d["mean"]) + (d["half"] or 0.0) for _, d in rows]
     typical = sorted(ends)[(len(ends) * 3) // 4]
     reach = max(min(max(ends), max(2.5 * typical, max(abs(d["mean"]) for _, d in rows) * 1.15)), 1.0)
@@ -54,11 +76,17 @@ def _forest(data: dict[str, Any]) -> str:
         ]
     )
     several = len(data["seeds"]) > 1
-    how = "A line is the 95 % interval over draws; filled where it is not chance." if several else "One draw, no interval."
-    whole = "".join(parts) + tag("div", axis, {"class": "forest-row forest-axis", "aria-hidden": "true"})
+    how = (
+        "Lines are 95 % intervals over draws; filled dots remain at 5 % after Holm’s correction."
+        if several
+        else "One draw, no interval."
+    )
+    if len(rows) < whole:
+        how += f" The {len(rows)} most different of {whole} are shown."
+    lines = "".join(parts) + tag("div", axis, {"class": "forest-row forest-axis", "aria-hidden": "true"})
     return tag(
         "figure",
-        tag("figcaption", f"<strong>{text(title)}.</strong> {text(how)}") + tag("div", whole, {"class": "forest"}),
+        tag("figcaption", f"<strong>{text(title)}.</strong> {text(how)}") + tag("div", lines, {"class": "forest"}),
         {"class": "forest-figure"},
     )
 
@@ -75,7 +103,7 @@ def _row(method: str, d: dict[str, Any], reach: float) -> str:
     track += tag("i", "", {"class": "dot", "style": f"left:{_place(mean, reach):.2f}%"})
     cells = tag("span", text(method), {"class": "name"}) + tag("span", track, {"class": "track", "aria-hidden": "true"})
     spread = f" <small>± {half:.1f}</small>" if half else ""
-    cells += tag("span", f"{signed(mean, 'worst')}{spread}", {"class": "value"})
+    cells += tag("span", f"{signed(mean)}{spread}", {"class": "value"})
     return tag("div", cells, {"class": f"forest-row {kind}"})
 
 

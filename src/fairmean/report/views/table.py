@@ -1,4 +1,4 @@
-"""Method × attack: every figure with its interval and its paired difference to the baseline. It reads without scripts."""
+"""Method × attack: every figure, its interval and its paired difference to the baseline. It reads without scripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from fairmean.report.finding import LEVEL
 from fairmean.report.markup import section, tag, text
-from fairmean.report.numbers import counted, plain, signed
+from fairmean.report.numbers import counted, estimate
 
 HEADS = {"average": "average", "variance": "variance", "worst": "worst", "worst_tenth": "worst tenth"}
 UNITS = {"average": "%", "variance": "%²", "worst": "%", "worst_tenth": "%"}
@@ -19,9 +19,15 @@ def html(data: dict[str, Any]) -> str | None:
     body = tag(
         "div",
         tag("table", _head(data) + _body(data), {"class": "results"}),
-        {"class": "scroll", "tabindex": "0", "role": "region", "aria-labelledby": "table-title"},
+        {"class": "scroll", "tabindex": "0", "role": "group", "aria-labelledby": "table-title"},
     )
-    return section("table", "Methods under each attack", _caption(data), body, _notes(data))
+    return section("table", _title(data), _caption(data), body, _notes(data))
+
+
+def _title(data: dict[str, Any]) -> str:
+    if len(data["methods"]) == 1:
+        return "The figures"
+    return "Methods under each attack" if len(data["attacks"]) > 1 else "Methods side by side"
 
 
 def _caption(data: dict[str, Any]) -> str:
@@ -45,10 +51,10 @@ def _caption(data: dict[str, Any]) -> str:
 
 def _head(data: dict[str, Any]) -> str:
     span = len(data["metrics"])
-    groups = [tag("th", "method", {"rowspan": 2, "scope": "col", "class": "name"})]
-    groups[0] = tag(
-        "th", _button("method"), {"rowspan": 2, "scope": "col", "class": "name", "data-column": 0, "aria-sort": "none"}
-    )
+    first = {"rowspan": 2, "scope": "col", "class": "name", "data-column": 0, "aria-sort": "none"}
+    groups = [
+        tag("th", _button("method"), first)
+    ]  # without scripts the buttons do nothing, and the table reads all the same
     columns = []
     for a, attack in enumerate(data["attacks"]):
         name = "no attack" if attack == "none" else attack
@@ -88,16 +94,17 @@ def _entry(cell: dict[str, Any] | None, metric: str, attack: int, first: bool) -
     place = {"data-attack": attack, "class": "first" if first else None}
     if cell is None:
         return tag("td", "–", place)
-    estimate = cell["estimates"][metric]
-    if estimate["mean"] is None:
+    figure = cell["estimates"][metric]
+    if figure["mean"] is None:
         why = next(iter(cell["lost"]), "no data")
         return tag("td", tag("span", text(why), {"class": "lost"}), place)
-    value = tag("b" if estimate["best"] else "span", plain(estimate["mean"], metric), {"class": "figure"})
-    if estimate["half"] is not None:
-        value += f" <small>± {plain(estimate['half'], metric)}</small>"
+    mean, half = estimate(figure["mean"], figure["half"], metric)
+    value = tag("b" if figure["best"] else "span", mean, {"class": "figure"})
+    if half:
+        value += f" <small>± {half}</small>"
     if cell["lost"]:
         value += "<sup title='some runs of this cell did not finish'>†</sup>"
-    return tag("td", value + _difference(estimate["difference"], metric), {**place, "data-value": estimate["mean"]})
+    return tag("td", value + _difference(figure["difference"], metric), {**place, "data-value": figure["mean"]})
 
 
 def _difference(difference: dict[str, Any] | None, metric: str) -> str:
@@ -108,10 +115,10 @@ def _difference(difference: dict[str, Any] | None, metric: str) -> str:
     kind = ("gain" if better else "loss") if sure else "open"
     mark = {"gain": "▲", "loss": "▼", "open": ""}[kind]
     words = {"gain": "better, ", "loss": "worse, ", "open": ""}[kind]
-    half = f" ± {plain(difference['half'], metric)}" if difference["half"] is not None else ""
+    mean, half = estimate(difference["mean"], difference["half"], metric, sign=True)
     hidden = tag("span", f"{words}difference ", {"class": "unseen"})
     shown = tag("span", mark, {"aria-hidden": "true"}) + " " if mark else ""
-    return tag("span", f"{hidden}{shown}{signed(difference['mean'], metric)}{half}", {"class": f"difference {kind}"})
+    return tag("span", f"{hidden}{shown}{mean}{f' ± {half}' if half else ''}", {"class": f"difference {kind}"})
 
 
 def _notes(data: dict[str, Any]) -> list[str]:

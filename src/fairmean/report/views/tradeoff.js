@@ -1,6 +1,8 @@
 // Average against worst: a dot for every method, small dots for its draws, crossed lines for the intervals.
 
 view("tradeoff", {
+  reaches: true,
+
   draw(plot) {
     const cells = data.methods.map((_, method) => ({ method, cell: cellOf(method) })).filter(({ cell }) => cell && cell.estimates.average.mean !== null);
     const low = data.served === "worst" ? "worst client, %" : "worst-served tenth, %";
@@ -16,12 +18,17 @@ view("tradeoff", {
       const low = Math.min(...values), high = Math.max(...values), room = Math.max(high - low, 4) * 0.6;
       const far = [Math.min(...values.map((v, i) => v - Math.min(spans[i], room))), Math.max(...values.map((v, i) => v + Math.min(spans[i], room)))];
       const pad = Math.max((far[1] - far[0]) * 0.06, 0.5);
+      if (far[1] - far[0] < 4) far[1] = far[0] + 4;
       return [Math.max(0, far[0] - pad), Math.min(100, far[1] + pad)];
     };
     if (!dots.length) { plot.add("text", { x: 40, y: 60 }, "No run under this attack has come to its end."); plot.dots = []; return; }
     const everyX = dots.flatMap((dot) => [dot.x, ...dot.points.map((p) => p[0])]), everyY = dots.flatMap((dot) => [dot.y, ...dot.points.map((p) => p[1])]);
     const spanOf = (key) => dots.flatMap((dot) => [dot[key], ...dot.points.map(() => 0)]);
     const x = reach(everyX, spanOf("dx")), y = reach(everyY, spanOf("dy"));
+    for (const [a, b] of followedIn(dots)) {
+      [x[0], x[1]] = [Math.min(x[0], a - 1), Math.max(x[1], a + 1)];
+      [y[0], y[1]] = [Math.max(0, Math.min(y[0], b - 1)), Math.min(100, Math.max(y[1], b + 2))];
+    }
     plot.scales(x, y);
     plot.axisX(x, "average client, %");
     plot.axisY(y, low);
@@ -47,13 +54,9 @@ view("tradeoff", {
 
   /** The followed client in this draw: the method's average of the draw, and the client's own accuracy. */
   follow(plot) {
-    if (state.client === null || !plot.dots) return;
-    const drawn = data.seeds.indexOf(state.seed);
-    for (const dot of plot.dots) {
-      const value = accuracyOf(runOf(dot.method), state.client), average = cellOf(dot.method).points[drawn]?.[0];
-      if (!(value >= 0) || average == null || !state.methods.includes(dot.method)) continue;
-      const cx = clamp(plot.x(average), plot.margin.left, plot.width - 8), cy = clamp(plot.y(value), plot.margin.top - 8, plot.margin.top + plot.inner.height);
-      plot.add("path", { d: `M${cx} ${cy - 6}L${cx + 6} ${cy}L${cx} ${cy + 6}L${cx - 6} ${cy}Z`, style: `fill:var(--${methodColour(dot.method)})`, class: "followed" }, undefined, true);
+    for (const [average, value, method] of followedIn(plot.dots)) {
+      const cx = plot.x(average), cy = plot.y(value);
+      plot.add("path", { d: `M${cx} ${cy - 6}L${cx + 6} ${cy}L${cx} ${cy + 6}L${cx - 6} ${cy}Z`, style: `fill:var(--${methodColour(method)})`, class: "followed" }, undefined, true);
     }
   },
 
@@ -68,6 +71,16 @@ view("tradeoff", {
     return { text: `${data.methods[best.method]}\naverage ${best.x.toFixed(1)}${spread(best.dx)} %\n${data.served === "worst" ? "worst" : "worst tenth"} ${best.y.toFixed(1)}${spread(best.dy)} %` };
   },
 });
+
+/** The client that is followed, for every method in colour: [average of the draw, the client's accuracy, method]. */
+function followedIn(dots) {
+  if (state.client === null || !dots) return [];
+  const drawn = data.seeds.indexOf(state.seed);
+  return dots
+    .filter((dot) => state.methods.includes(dot.method))
+    .map((dot) => [cellOf(dot.method).points[drawn]?.[0], accuracyOf(runOf(dot.method), state.client), dot.method])
+    .filter(([average, value]) => average != null && value >= 0);
+}
 
 /** The name of a dot where there is room for it: right, left, above, below; else it is left to the tip. */
 function label(plot, dot, boxes) {
