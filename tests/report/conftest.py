@@ -10,7 +10,9 @@ import pytest
 from fairmean.report import collect, html
 from tests.report.making import made_study
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +60,7 @@ class Opened:
 
     def fits(self) -> bool:
         """Whether nothing is wider than the window."""
-        return self.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        return bool(self.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
 
     def drawn(self) -> float:
         """Milliseconds from the start of the page to the end of its first drawing."""

@@ -213,7 +213,7 @@ class _Collector:
 
     def _traced(self, shown: Sequence[int], rounds: dict[int, dict[str, Any]]) -> dict[str, Any]:
         """Of which draws, rounds and clients the way through the rounds is in the page."""
-        longest = max((len(table["weight"]) for table in rounds.values()), default=1)
+        longest = max((len(table[key]) for table in rounds.values() for key in ("weight", "accuracy")), default=1)
         cells = max(1, len({(entry.method, entry.attack) for entry in self.entries}))
         n, steps = max(1, len(self.clients)), min(longest, ROUNDS)
         draws = max(1, min(len(shown), TRACES // max(1, cells * n * steps)))

@@ -33,6 +33,8 @@ class RunLike(Protocol):
     @property
     def settings(self) -> dict[str, Any]: ...
     @property
+    def config(self) -> Any: ...
+    @property
     def summary(self) -> dict[str, Any]: ...
     @property
     def environment(self) -> dict[str, Any]: ...
@@ -112,7 +114,7 @@ def gather(source: Any, directory: str | Path = DIRECTORY) -> Material:
     if isinstance(source, Material):
         return source
     if isinstance(source, Comparison):
-        return _study(source.folder.name, source.records, source.assumes)
+        return _study(source.folder.name, source.records)
     if isinstance(source, str | Path) or not isinstance(source, Iterable):
         source = [source]
     items = list(source)
@@ -172,14 +174,25 @@ def _moved(folder: Path, beside: Path) -> str:
     return str(there if there.is_dir() and not folder.is_dir() else folder)
 
 
-def _study(title: str, records: Sequence[Mapping[str, Any]], assumes: Mapping[str, str] | None = None) -> Material:
+def _assumes(run: RunLike) -> str:
+    """What the method was told that others were not; nothing where its code is not here."""
+    try:
+        return str(run.config.method.build().assumes)
+    except UserError:
+        return ""
+
+
+def _study(title: str, records: Sequence[Mapping[str, Any]]) -> Material:
     entries = []
+    assumes: dict[str, str] = {}
     for record in records:
         run = None if record["status"] == "failed" else load(record["folder"])
         status = record["status"] if run is None else run.status
         names = (str(record["method"]), str(record["attack"]), int(record["seed"]))
         entries.append(Entry(*names, status, run, str(record.get("reason") or "")))
-    return Material(title, entries, dict(assumes or {}))
+        if run is not None and names[0] not in assumes:
+            assumes[names[0]] = _assumes(run)
+    return Material(title, entries, assumes)
 
 
 def of_runs(runs: Sequence[RunLike]) -> Material:
