@@ -151,7 +151,11 @@ def test_prints_whole(study, opened, tmp_path):
     assert pdf.startswith(b"%PDF")
     pages = pdf.count(b"/Type /Page\n") or pdf.count(b"/Type /Page ") or pdf.count(b"/Type/Page/")
     assert 2 <= pages <= 12
+    bright = opened(study).page.locator(".plot[data-view=partition] canvas").evaluate("canvas => canvas.toDataURL()")
+    page.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")  # paper is light, whatever the screen is
+    assert page.page.locator(".plot[data-view=partition] canvas").evaluate("canvas => canvas.toDataURL()") == bright
     page.page.emulate_media(media="print")
+    assert page.page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 31, 36)"
     assert page.page.locator(".toolbar").is_hidden()
     assert page.page.locator("#repeat").is_visible()
 
@@ -199,7 +203,7 @@ def test_forty_methods(written, opened):
     no_violations(page)
 
 
-LABELS = """() => [...document.querySelectorAll('[data-view=tradeoff] text.halo, [data-view=curves] text.strong')].map(t => {
+LABELS = """() => [...document.querySelectorAll('[data-view=tradeoff] .halo, [data-view=curves] .strong')].map(t => {
   const box = t.getBoundingClientRect();
   return [box.left, box.top + 3, box.right, box.bottom - 3, t.textContent];
 })"""

@@ -201,6 +201,8 @@ def _curves(figure: Any, shown: _Shown, attack: int) -> None:
             axes.plot(curve["rounds"], mean, color=shown.colours[name], label=name, linewidth=1.5)
             if len(shown.data["seeds"]) > 1:
                 axes.fill_between(curve["rounds"], low, high, color=shown.colours[name], alpha=0.13, linewidth=0)
+    for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     left.set(xlabel="round", ylabel="average client, %")
     right.set(xlabel="round", ylabel=_low(shown.data))
     if len(shown.data["methods"]) <= 12:
@@ -223,6 +225,7 @@ def _weights(figure: Any, shown: _Shown, rows: list[tuple[str, dict[str, Any]]])
             if chosen.any():
                 axes.plot(trace["rounds"], values[:, chosen], color=colour, linestyle=style, **thin)
         axes.set(title=name, xlabel="round")
+        axes.xaxis.get_major_locator().set_params(integer=True)
     for axes in panels[len(rows) :]:
         axes.set_axis_off()
     panels[0].set_ylabel("weight; dashed: poisoned")

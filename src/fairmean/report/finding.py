@@ -147,9 +147,10 @@ def _tested(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, lis
     else:
         widest = max(compared, key=lambda c: abs(_mean(c, served)))
         headline = f"these {counted(draws, 'draw')} cannot tell any method's {THEIRS[served]} from that of {baseline}."
+        points, chance = _range(widest["estimates"][served]["difference"]), probability(_p(widest, served))
         details.append(
-            f"The largest difference is {widest['method']} {under(widest['attack'])}: "
-            f"{_range(widest['estimates'][served]['difference'])} points, which chance can explain."
+            f"The largest difference is {widest['method']} {under(widest['attack'])}: {points} points; {chance} after "
+            f"Holm's correction for {family}."
         )
     if not gains:
         better = [c for c in compared if _p(c, "average") < LEVEL and _mean(c, "average") > 0]

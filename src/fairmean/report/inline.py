@@ -17,8 +17,8 @@ from fairmean.report.markup import tag, text
 from fairmean.report.material import gather
 from fairmean.report.numbers import estimate, percent
 
-_CELL = "padding:4px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)"
-_NAME = "padding:4px 10px 4px 0;text-align:left;border-bottom:1px solid rgba(128,128,128,.3);font-weight:600"
+_CELL = "padding:3px 6px;text-align:right;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)"
+_NAME = "padding:3px 8px 3px 0;text-align:left;border-bottom:1px solid rgba(128,128,128,.3);font-weight:600"
 _SOFT = "opacity:.7;font-size:.85em"
 _VIRIDIS = ((68, 1, 84), (62, 74, 137), (38, 130, 142), (53, 183, 121), (181, 222, 43), (253, 231, 37))
 MOST_CLIENTS = 200
@@ -56,7 +56,9 @@ def _table(data: dict[str, Any]) -> str:
     marks = f" ▲ ▼: differs from {data['baseline']} at 5 % after Holm’s correction." if _tested(data) else ""
     labels = "clean labels" if data["labels"] == "clean" else "the labels as given"
     note = f"Accuracy in % on {labels}, over regular clients; variance in %². Bold is the best of a column.{marks}"
-    table = tag("table", tag("thead", heads) + tag("tbody", "".join(rows)), {"style": "border-collapse:collapse"})
+    table = tag(
+        "table", tag("thead", heads) + tag("tbody", "".join(rows)), {"style": "border-collapse:collapse;font-size:.9em"}
+    )
     return tag("div", table, {"style": "overflow-x:auto"}) + tag("p", text(note), {"style": _SOFT})
 
 
@@ -156,18 +158,22 @@ def _curves(data: dict[str, Any]) -> str:
             "stroke-dasharray": dash,
         }
         marks.append(tag("polyline", "", style))
-        ends.append((float(path.split(",")[-1]), data["methods"][curve["method"]]))
+        ends.append((float(path.split(",")[-1]), data["methods"][curve["method"]], dash))
     place = -math.inf
-    for y, name in sorted(ends):
+    for y, name, dash in sorted(ends):
         place = max(y + 4, place + 13)
         name = name if len(name) <= 24 else name[:23] + "…"
-        marks.append(tag("text", text(name), {"x": left + width + 8, "y": f"{place:.1f}", "fill": "currentColor"}))
+        start, middle = left + width + 8, f"{place - 4:.1f}"
+        line = {"x1": start, "x2": start + 22, "y1": middle, "y2": middle, "stroke": "currentColor"}
+        marks.append(tag("line", "", {**line, "stroke-width": 1.5, "stroke-dasharray": dash}))
+        marks.append(tag("text", text(name), {"x": start + 28, "y": f"{place:.1f}", "fill": "currentColor"}))
     for value, y in ((high, 12), (low, height + 8)):
         at = {"x": left - 6, "y": y, "text-anchor": "end", "fill": "currentColor"}
         marks.append(tag("text", percent(value), at))
     who = "worst client" if data["served"] == "worst" else "worst-served tenth"
-    caption = f"The {who} over {last} rounds, in %: the mean over draws."
-    return _svg("".join(marks), left + width + 190, max(height + 16, place + 6), caption)
+    mean = ": the mean over draws" if len(data["seeds"]) > 1 else ""
+    caption = f"The {who} over {last} rounds, in %{mean}."
+    return _svg("".join(marks), left + width + 200, max(height + 16, place + 6), caption)
 
 
 def _svg(content: str, width: float, height: float, caption: str) -> str:

@@ -199,6 +199,13 @@ function panels() {
 
 let printing = false;
 
+/** Paper is light: colours of canvases are drawn again for it, and what a choice had hidden is shown. */
+function print(now) {
+  printing = now;
+  document.documentElement.classList.toggle("printing", now);
+  drawAll();
+}
+
 function drawAll() {
   hideTip();
   panels();
@@ -222,8 +229,8 @@ async function start() {
   let width = document.body.clientWidth;
   new ResizeObserver(() => { if (document.body.clientWidth !== width) { width = document.body.clientWidth; drawAll(); } }).observe(document.body);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-  window.addEventListener("beforeprint", () => { printing = true; drawAll(); });
-  window.addEventListener("afterprint", () => { printing = false; drawAll(); });
+  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("afterprint", () => print(false));
   performance.mark("drawn");
   document.documentElement.dataset.drawn = String(Math.round(performance.now()));
 }
