@@ -20,7 +20,10 @@ from paper.paper import METRICS
 
 
 def publish(tables: Path, docs: Path, say: Say = print) -> None:
-    """docs/evidence.md and its figures, from the stored tables; without intervals and tests there is none."""
+    """docs/evidence.md, its figures and the tables of other pages, from the stored tables.
+
+    Without intervals and tests there are none.
+    """
     if not available():
         raise UserError(f"reproduce evidence: {MISSING}")
     tabled = found, mapped, *_ = stored(tables)
@@ -29,7 +32,8 @@ def publish(tables: Path, docs: Path, say: Say = print) -> None:
     written = [file for one in found for file in pictures.forest(one, docs / "evidence")]
     written += [file for one in mapped for file in pictures.maps(one, docs / "evidence")]
     (docs / "evidence.md").write_text(page.page(*tabled, "evidence"), encoding="utf-8")
-    written += _headline(docs.parent / "README.md", "\n".join(map(page.headline, found)))
+    written += _between("evidence", docs / "which-method.md", short_tables(found))
+    written += _between("results", docs.parent / "README.md", page.few(found))
     say("wrote " + ", ".join(map(str, [docs / "evidence.md", *written])))
 
 
@@ -45,15 +49,20 @@ def stored(tables: Path) -> tuple[list[Evidence], list[Evidence], page.Tuned, st
     return found, mapped, tuned, words.fill(text, found, mapped)
 
 
-def _headline(readme: Path, table: str) -> list[Path]:
-    """Between its two marks, where a README has them."""
-    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    before, start, rest = text.partition("<!-- evidence -->\n")
-    _, end, after = rest.partition("<!-- /evidence -->")
+def short_tables(found: Sequence[Evidence]) -> str:
+    """What stands in docs/which-method.md."""
+    return "\n".join(map(page.headline, found))
+
+
+def _between(mark: str, file: Path, table: str) -> list[Path]:
+    """Write the table between ``<!-- mark -->`` and ``<!-- /mark -->``, where a file has them."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    before, start, rest = text.partition(f"<!-- {mark} -->\n")
+    _, end, after = rest.partition(f"<!-- /{mark} -->")
     if not end:
         return []
-    readme.write_text(before + start + table + end + after, encoding="utf-8")
-    return [readme]
+    file.write_text(before + start + table + end + after, encoding="utf-8")
+    return [file]
 
 
 def draw_again(

@@ -22,27 +22,35 @@ INTRODUCTION = """\
 
 <!-- made by paper/make_reproduction.py from results/calibration-*.csv and figure2.csv: edit the script, not this page -->
 
-The paper states neither rounds nor step sizes nor κ, τ, q; it reports one draw. This page answers one question only:
-*can its rows be had with this software?* For each method the grid below is searched on the paper's draw as far as it can be
-reconstructed (partition seed 1, clients 8 and 9 poisoned; derangement and initial model are ours), and the row that comes nearest to the
-paper's is shown. That is a fit to the answer: it does not say which method is better. For that, see [the evidence](evidence.md).
+This page answers one question only: can the rows of the paper's tables be reproduced with this software?
 
-| | status |
+The question needs a search, because the paper reports one draw and states neither the number of rounds nor the step sizes nor κ, τ and q. For
+each method we ran a grid of settings on the paper's draw, and show the row that comes nearest to the paper's. That is a fit to
+the answer, so it does **not** say which method is better; for that, see [the evidence](evidence.md). The words are explained in
+[terms](terms.md).
+
+@SHORT@
+
+## What is known of the paper's settings
+
+| setting | where it comes from |
 |---|---|
-| 10 clients, 2 poisoned; Dirichlet 0.5 and 0.1; pairwise flip; an MLP and a 5-layer CNN | stated in the paper |
+| ten clients, two of them poisoned; Dirichlet 0.5 and 0.1; pairwise flip; an MLP and a 5-layer CNN | stated in the paper |
 | the partition (seed 1, class by class, test data in the clients' proportions), the MLP's and CNN's sizes, T = 2,000 on Fashion-MNIST, decay 0.999 | reconstructed from public code of the same line of research |
 | "random flip" is one derangement of the classes for all poisoned clients (`random_class`) | reconstructed: drawing a wrong label per sample, as the text says, barely hurts FedAvg |
 | H-nobs and q-FFL+CWTM are told f = 0 without an attack and f = 2 under one | inferred: their clean columns equal q-FFL's |
 | metrics over regular clients under attack, over all ten without; population variance | inferred from the tables |
 | step sizes and hyper-parameters, T on CIFAR-10 | **calibrated here** |
 
-The distance of two rows is the mean over their nine cells of the difference in points, with √variance in place of variance. The searches
-ran on a GPU; `fairmean reproduce` uses float32 throughout.
+The draw is the paper's as far as it can be reconstructed: partition seed 1, with clients 8 and 9 poisoned. The derangement and the initial model
+are ours. The searches ran on a GPU; `fairmean reproduce` uses float32 throughout.
+
+The *distance* of two rows is the mean over their nine cells of the difference in points, with √variance in place of variance.
 """
 
 NOTES = {
-    "table1": "1,500 rounds, 256 samples per client and round, in bfloat16.",
-    "table2": "2,000 rounds of full gradients; in bfloat16, AdaFed, FedMGDA+ and q-FFL+CWTM in float32.",
+    "table1": "These runs have 1,500 rounds of 256 samples per client, in bfloat16. Each cell has our figure and the paper's.",
+    "table2": "These runs have 2,000 rounds of full batches, in bfloat16 (AdaFed, FedMGDA+ and q-FFL+CWTM in float32). Each cell has our figure and the paper's.",
 }
 REASONS = {
     "table1": {
@@ -59,7 +67,7 @@ REASONS = {
     "table2": {
         "adafed": "AdaFed's course is chaotic at such steps: in 300 rounds on the embedded data, a change of the initial weights by "
         "1e-6 moves the average by up to 12 points. A single draw has a wide spread.",
-        "fedmgda+": "Chaotic like AdaFed, by up to 3.4 points.",
+        "fedmgda+": "Its course is chaotic like AdaFed's, by up to 3.4 points.",
         "h-nobs": "In our runs the two largest messages are soon those of the poisoned clients (in all of rounds 50 to 150 of the one "
         "we looked at), so H-nobs gets near a model trained without them; the paper's H-nobs does not. How many messages it drops "
         "is not stated there; dropping one instead of two is not it (pairwise flips, q = 0.1, lr = 0.5: 87.38 / 17.41 / 80.55).",
@@ -97,8 +105,8 @@ def section(table: str) -> Iterator[str]:
     yield from ["", f"## {TITLES[table]}", "", NOTES[table], "", *markdown(table, rows), ""]
     if table == "table1":
         yield from [*rounds(), ""]
-    yield "Mean and our variants have no row in the paper; the settings shown are those nearest to its FairMean row."
-    yield "† marks a value at an edge of its grid: a wider grid might come nearer."
+    yield "Mean and our variants have no row in the paper; for them the settings nearest to its FairMean row are shown. A value with"
+    yield "† lies at an edge of its grid, and a wider grid might come nearer."
     yield from ["", *_settings(table, rows), "", *_far(table, rows, searched), "", *_orderings(table, rows)]
     yield from ["", *_tied(table, searched), "", *_equal(searched), "", *_mean_or_fairmean(table, searched)]
 
@@ -120,9 +128,13 @@ def _far(table: str, rows: list[Row], searched: list[Row]) -> Iterator[str]:
     three = [render.NAMES[method] for method in ("fedavg", "qffl", "fairmean")]
     far_cells = render.far_cells(table, rows)
     mine = [line for line in far_cells if line.split(",")[0] in three]
-    yield "**Within 3 points?** FedAvg, q-FFL and FairMean, average and worst accuracy: "
-    yield "all 18 figures are." if not mine else f"{18 - len(mine)} of 18; not: {'; '.join(mine)}."
-    yield f"{_variances(table, rows)} What is further away, of the others too, and why:"
+    yield "**How near is it?** Of the 18 average and worst accuracies of FedAvg, q-FFL and FairMean,"
+    yield (
+        "all lie within 3 points of the paper's."
+        if not mine
+        else f"{18 - len(mine)} lie within 3 points of the paper's. The others are: {'; '.join(mine)}."
+    )
+    yield f"{_variances(table, rows)} These figures of all methods are more than 3 points away:"
     yield ""
     for method in paper.TABLES[table]:
         lines = [line.split(", ", 1)[1] for line in far_cells if line.split(",")[0] == render.NAMES[method]]
@@ -137,7 +149,7 @@ def _far(table: str, rows: list[Row], searched: list[Row]) -> Iterator[str]:
 
 def _orderings(table: str, rows: list[Row]) -> Iterator[str]:
     """The abstract's two claims."""
-    yield from ["**The abstract's orderings in this draw**, among the paper's seven:", ""]
+    yield from ["**Does FairMean come first in this draw**, as the abstract says, among the paper's seven methods?", ""]
     yield from (f"- {line}" for line in render.orderings(table, rows))
 
 
@@ -147,11 +159,11 @@ def _mean_or_fairmean(table: str, searched: list[Row]) -> Iterator[str]:
     near = {m: calibration.nearest(searched, table, m, "fairmean") for m in ("mean", "fairmean")}
     gaps = {m: calibration.distance(row, goal) for m, row in near.items()}
     told = {m: f"{gap:.2f} points (`{near[m].spec}`)" for m, gap in gaps.items()}
-    yield f"How far from the paper's FairMean row: our FairMean {told['fairmean']}, plain Mean {told['mean']}."
+    yield f"**FairMean or Mean?** Our FairMean comes within {told['fairmean']} of the paper's FairMean row, and our plain Mean within {told['mean']}."
     if gaps["mean"] < gaps["fairmean"]:
-        yield "On this draw the paper's row does not tell the two apart: plain Mean, which the paper's tables do not have, is nearer."
+        yield "So on this draw the paper's row does not distinguish the two; plain Mean, which the paper's tables do not have, is nearer."
     elif gaps["mean"] < gaps["fairmean"] + 2 * repeated():
-        yield "On this draw the paper's row does not tell the two apart."
+        yield "So on this draw the paper's row does not distinguish the two."
 
 
 def _variances(table: str, rows: list[Row]) -> str:
@@ -160,13 +172,15 @@ def _variances(table: str, rows: list[Row]) -> str:
     ratios = {row.method: row.cells["none"][1] / theirs[row.method][0][1] for row in rows if row.method in theirs}
     low, high = min(ratios, key=lambda m: ratios[m]), max(ratios, key=lambda m: ratios[m])
     ends = " to ".join(f"{ratios[m]:.2f} ({render.NAMES[m]})" for m in (low, high))
-    return f"Variance without attack is {ends} times the paper's, {sum(r > 1.2 for r in ratios.values())} of seven more than 1.2 times."
+    return f"Our variance without attack is {ends} times the paper's; for {sum(r > 1.2 for r in ratios.values())} of the seven methods it is more than 1.2 times."
 
 
 def _tied(table: str, searched: list[Row]) -> Iterator[str]:
     """The two defences with q-FFL's own q and step, as the equal clean columns of the paper suggest."""
     _, *settings = CHOSEN[table]["qffl"].split(":")
-    yield "The paper's clean columns suggest that H-nobs and q-FFL+CWTM have q-FFL's own q and step. With those:"
+    yield "**The two defences at q-FFL's settings.** The paper's clean columns suggest that H-nobs and q-FFL+CWTM have q-FFL's own q and step."
+    yield "With those, average / variance / worst are:"
+    yield ""
     for method in calibration.DEFENCES:
         row = next(
             (row for row in searched if row.spec.split(":")[0] == method and set(settings) <= set(row.spec.split(":"))),
@@ -177,7 +191,7 @@ def _tied(table: str, searched: list[Row]) -> Iterator[str]:
             if row is None
             else "; ".join(f"{render.HEADS[a]} {' / '.join(_number(v) for v in row.cells[a])}" for a in paper.ATTACKS)
         )
-        yield f"{render.NAMES[method]}: {cells}."
+        yield f"- {render.NAMES[method]}: {cells}."
 
 
 def _equal(searched: list[Row]) -> Iterator[str]:
@@ -191,9 +205,9 @@ def _equal(searched: list[Row]) -> Iterator[str]:
             gaps.append((abs(average - theirs[0]), abs(worst - theirs[2]), settings.replace(":train.", ", ")))
     average, worst = statistics.median(gap[0] for gap in gaps), statistics.median(gap[1] for gap in gaps)
     most = max(gaps, key=lambda gap: gap[1])
-    yield "**Equal runs.** Without attack q-FFL, H-nobs and q-FFL+CWTM (f = 0) are one method, computed in different orders: what tells them apart"
-    yield f"is rounding. Over {len(gaps)} pairs, the median difference is {average:.2f} points in average and {worst:.2f} in worst accuracy; the largest is"
-    yield f"{most[0]:.2f} and {most[1]:.2f} ({most[2]}). In one draw, differences of that size say nothing about a method."
+    yield "**What rounding does.** Without attack, q-FFL, H-nobs and q-FFL+CWTM (told f = 0) are the same method, computed in different orders, so"
+    yield f"they differ by rounding only. Over {len(gaps)} pairs, the median difference is {average:.2f} points in average and {worst:.2f} in worst accuracy."
+    yield f"The largest is {most[0]:.2f} and {most[1]:.2f} ({most[2]}). In one draw, differences of that size say nothing about a method."
 
 
 def curves() -> tuple[list[float], dict[str, list[paper.Cell]]]:
@@ -212,8 +226,8 @@ def figure_2() -> Iterator[str]:
     """The curve in numbers."""
     deltas, cells = curves()
     yield from ["", "## Figure 2: more poisoned clients", "", "![Figure 2](reproduction/fig2.png)", ""]
-    yield "Pairwise flips on Fashion-MNIST by the last clients, with the settings of Table 2, in bfloat16; crosses: what the paper states of"
-    yield "δ = 0.3. Variance / worst accuracy:"
+    yield "Here the fraction δ of poisoned clients grows. The last clients flip their labels pairwise, on Fashion-MNIST with the settings of Table 2"
+    yield "and in bfloat16. Crosses show what the paper states for δ = 0.3. The table has variance / worst accuracy:"
     yield from ["", f"| | {' | '.join(f'δ = {d:g}' for d in deltas)} | the paper, δ = 0.3 |"]
     yield "|---" * (len(deltas) + 2) + "|"
     for method, row in cells.items():
@@ -224,17 +238,20 @@ def figure_2() -> Iterator[str]:
     (_, v, w), (_, their_v, their_w) = (cells[method][-1] for method in ("fairmean", "qffl"))
     lower, higher = ("yes" if better else "no" for better in (v < their_v, w > their_w))
     yield ""
-    yield f"The paper's FairMean has a lower variance and a higher worst accuracy than q-FFL at δ = 0.3. Ours, on this draw: {lower}; {higher}."
+    yield "The paper's FairMean has a lower variance and a higher worst accuracy than q-FFL at δ = 0.3. Whether ours does, on this draw:"
+    yield f"variance lower, {lower}; worst accuracy higher, {higher}."
+    yield "Over 20 draws both differences have the paper's sign at δ = 0.3, and neither is significant ([P8](evidence.md#claims-on-fashion-mnist))."
+    yield ""
     searched = {row.spec: row for row in calibration.read(ROOT / "results" / "calibration-table2.csv")}
     moved = []
     for method in ("fairmean", "qffl"):
         _, variance, worst = searched[CHOSEN["table2"][method]].cells["pairwise"]
         _, again, worst_again = cells[method][deltas.index(0.2)]
         moved.append(
-            f"{render.NAMES[method]}'s {again:.1f} / {worst_again:.1f} here, {variance:.1f} / {worst:.1f} there"
+            f"{render.NAMES[method]} has {again:.1f} / {worst_again:.1f} here and {variance:.1f} / {worst:.1f} there"
         )
-    yield f"At δ = 0.2 these are Table 2's settings and draw, run again beside other runs (FairMean: on a CPU): what rounding does is {'; '.join(moved)}."
-    yield "Over 20 draws both signs are the paper's at δ = 0.3, neither significant ([P8](evidence.md))."
+    yield "At δ = 0.2 the settings and the draw are those of Table 2, run again beside other runs (FairMean on a CPU). The differences show what"
+    yield f"rounding does: {'; '.join(moved)}."
 
 
 def _by_rounds() -> dict[tuple[str, str], Row]:
@@ -256,7 +273,8 @@ def repeated() -> float:
 
 def rounds() -> Iterator[str]:
     """How T was chosen on CIFAR-10."""
-    yield "How T was chosen: FedAvg's average / variance / worst after T rounds, and the distance to the paper's row."
+    yield "**How the number of rounds T was chosen.** The table has FedAvg's average / variance / worst after T rounds, and the distance to the"
+    yield "paper's row."
     yield from [
         "",
         f"| lr | T | {' | '.join(render.HEADS[attack] for attack in paper.ATTACKS)} | distance |",
@@ -268,18 +286,40 @@ def rounds() -> Iterator[str]:
         cells = [" / ".join(f"{value:.1f}" for value in found.cells[attack]) for attack in paper.ATTACKS]
         yield f"| {lr} | {int(t):,} | {' | '.join(cells)} | {calibration.distance(found, target):.2f} |"
     yield ""
-    yield f"Equal settings run again (lr 0.2, T = 1,500: the row of FedAvg above) differ by {repeated():.2f} in distance, so that 1,500 and 2,000 are hardly told apart."
+    yield f"The same settings run twice (lr 0.2, T = 1,500, which is also the row of FedAvg above) differ by {repeated():.2f} in distance, so the choice"
+    yield "between 1,500 and 2,000 is hardly certain."
+
+
+def in_short() -> Iterator[str]:
+    """What a reader should take home, from the same tables."""
+    yield from ["## In short", ""]
+    three = [render.NAMES[method] for method in ("fedavg", "qffl", "fairmean")]
+    for table, title in TITLES.items():
+        searched = calibration.read(ROOT / "results" / f"calibration-{table}.csv")
+        rows = [calibration.nearest(searched, table, method) for method in paper.TABLES[table]]
+        far = [line for line in render.far_cells(table, rows) if line.split(",")[0] in three]
+        first = sum(line.endswith("yes") for line in render.orderings(table, rows))
+        yield f"- {title.replace(': ', ' (')}): {18 - len(far)} of 18 accuracies of FedAvg, q-FFL and FairMean come within 3 points of the paper's."
+        yield f"  FairMean is the best of the seven methods in {first or 'none'} of the four comparisons of the abstract (variance and worst accuracy under two attacks)."
+    yield "- Our FairMean and our plain Mean come about equally near to the paper's FairMean rows, so these rows do not distinguish the two."
+    yield "- Rounding alone can move a figure by several points in a single draw, so one draw cannot decide between methods."
 
 
 def page() -> str:
     """The whole page."""
-    lines = [INTRODUCTION.rstrip()]
+    lines = [INTRODUCTION.replace("@SHORT@", "\n".join(in_short())).rstrip()]
     for table in CHOSEN:
         lines += section(table)
     lines += figure_2()
     lines += [
         "",
-        "Run it yourself: `fairmean reproduce table1`, `table2` (the chosen settings), `fig2`; `--search` (the whole grids).",
+        "## Run it yourself",
+        "",
+        "```",
+        "fairmean reproduce table2 --quick          # three rounds on embedded images, in seconds: does everything work?",
+        "fairmean reproduce table2                  # the settings that were chosen here; also table1, fig1, fig2, all",
+        "fairmean reproduce table2 --search         # the whole grid",
+        "```",
         "",
     ]
     return "\n".join(lines)

@@ -27,7 +27,10 @@ SHOWN = (
     *("mean", *SEVEN, EQUAL, "fairmean-split", "term+", "term-"),
     *("cwtm", "krum", "multi-krum", "rfa", "centered-clipping"),
 )
-"""Rows of the short table."""
+"""Rows of the short tables."""
+FEW = ("mean", "fairmean", "fairmean-split", "h-nobs", "centered-clipping")
+"""Rows of the README's table: the baseline, the paper's method, this project's, and two defences."""
+FEW_COLUMNS = {"fashion-mnist": ("none", "pairwise"), "cifar10": ("pairwise",)}
 
 Tuned = Mapping[str, Sequence[Mapping[str, Any]]]
 """Records of the tuning, by data set."""
@@ -90,13 +93,15 @@ def claims_page(evidence: Evidence) -> Iterator[str]:
     )
     least = 2 * 0.5 ** len(evidence.seeds) * tested  # the smallest p that signed ranks can have
     ranks = (
-        "*By signed ranks* (Wilcoxon's test instead, not registered) shows what a few unusual draws do to a verdict."
+        "The column *by signed ranks* has the verdict by Wilcoxon's test instead, which was not registered; it shows "
+        "what a few unusual draws do to a verdict."
         if least < 0.05
         else f"(Signed ranks are no check here: with {len(evidence.seeds)} draws their smallest p is {least:.2f}.)"
     )
     yield (
         f"P-values, and {_MARK} in the details, are corrected for the {tested} comparisons of all claims together, and "
-        f"for the {asked} of the questions on their own. The registered test is the paired t-test. {ranks}"
+        f"for the {asked} comparisons of the questions Q1 and Q2 on their own. The registered test is the paired "
+        f"t-test. {ranks}"
     )
     heads = ["", "claim", "verdict", "by signed ranks", "as claimed", "of them significant", "significantly against"]
     if least >= 0.05:
@@ -148,26 +153,25 @@ def _where(attack: str) -> str:
 
 def page(found: Sequence[Evidence], mapped: Sequence[Evidence], tuned: Tuned, made: str, pictures: str) -> str:
     """The whole page: ``made`` says in words how, and what came out; ``pictures`` is the figures' folder."""
+    sizes = " and ".join(f"{len(one.methods)} methods and variants on {TITLES[one.dataset]}" for one in found)
     lines = [
         "# Evidence",
         "",
         "<!-- made by `fairmean reproduce evidence` from results/evidence-*.csv.gz: edit the code, not this page -->",
         "",
-        "What the methods do over many paired draws, with step sizes and hyper-parameters chosen on clean validation "
-        "data of other draws. The claims and their tests were [written before the runs](claims.md); the calibrated "
-        "reproduction of the paper's own tables is [something else](reproduction.md).",
-        "",
-        "A draw decides clients, the two poisoned ones, labels and initial model together, the same for every method. "
-        "`random` gives a poisoned client's samples wrong labels one by one; `random_class` permutes the classes, "
-        "`pairwise` turns c into 9 − c (together: flipped classes). Accuracy in %, variance between clients in %², on "
-        "clean labels over regular clients. κ and τ: strength and scale of FairMean's weighting 1 + κ loss/(loss + τ); "
-        "q, t: those of q-FFL, TERM; f: how many poisoned clients a defence is told of, always 2, without attack too.",
-        "",
-        f"Figures are means over draws ± the half-width of the 95 % confidence interval; {_MARK} marks differences "
-        "that are significant at 5 % after Holm's correction. A run that diverged counts as 0 % average and worst "
-        "accuracy and has no variance.",
+        f"This page compares {sizes}, over many draws that are the same for every method. Step sizes and "
+        "hyper-parameters were chosen on clean validation data of other draws, and the claims and their tests were "
+        "[written down before the runs](claims.md). It begins with what to do and what to believe; then come the "
+        "findings and their limits, and then the tables. ([Another page](reproduction.md) asks whether the paper's own "
+        "tables can be reproduced.)",
         "",
         made,
+        "",
+        "## How to read the tables",
+        "",
+        "Figures are means over draws ± the half-width of the 95 % confidence interval. Δ is a difference, taken draw "
+        f"by draw. {_MARK} marks differences that are significant at 5 % after Holm's correction for the number of "
+        "comparisons. A run that diverged counts as 0 % average and worst accuracy, and has no variance.",
     ]
     for evidence in found:
         lines += ["", *_section(evidence, pictures, tuned.get(evidence.dataset, ()))]
@@ -175,8 +179,8 @@ def page(found: Sequence[Evidence], mapped: Sequence[Evidence], tuned: Tuned, ma
             if one.dataset == evidence.dataset:
                 lines += ["", f"### κ and τ, {TITLES[one.dataset]} (question Q3)", ""]
                 lines += [
-                    f"`fairmean-normalised` against Mean at the same step, {len(one.seeds)} draws; bold where the 95 % "
-                    "interval of the paired difference excludes 0.",
+                    f"This map compares `fairmean-normalised` with Mean at the same step, over {len(one.seeds)} draws. "
+                    "A figure is bold where the 95 % interval of the paired difference excludes 0.",
                     "",
                     f"![κ × τ]({pictures}/map-{one.dataset}.png)",
                 ]
@@ -188,18 +192,29 @@ def _section(evidence: Evidence, pictures: str, tuned: Sequence[Mapping[str, Any
     title, size = TITLES[evidence.dataset], family(evidence)
     yield f"## {title}: {len(evidence.seeds)} draws, {len(evidence.methods)} rows"
     yield ""
-    yield "**Bold**: the best of a column, of all rows below; ↑ ↓: differs from Mean's, as marked by stars below."
+    yield (
+        "This is the short table. **Bold** is the best of a column, of all rows further below. An arrow says that the "
+        "figure is significantly higher (↑) or lower (↓) than Mean's."
+    )
     yield from ["", *headline(evidence).splitlines(), ""]
     yield f"![Differences to Mean]({pictures}/evidence-{evidence.dataset}.png)"
-    yield from ["", "Differences to Mean with 95 % intervals; coloured where significant after correction.", ""]
+    yield from [
+        "",
+        "The figure shows differences to Mean with their 95 % intervals, coloured where they are significant after "
+        "correction.",
+        "",
+    ]
     yield from [f"### Claims on {title}", "", *claims_page(evidence), ""]
     yield from [f"### Unusual draws on {title}", ""]
-    yield f"Worst accuracy more than {_UNUSUAL:.0f} points below the method's median (in brackets) over draws:"
+    yield (
+        f"In these draws a method's worst accuracy is more than {_UNUSUAL:.0f} points below its median over all draws, "
+        "which stands in brackets:"
+    )
     yield from ["", *(list(unusual(evidence)) or ["- none"]), ""]
     yield from [f"### What was run on {title}", "", *settings(evidence, tuned)]
     for attack in ATTACKS:
         yield from ["", f"### {_where(attack).capitalize()}, {title}", ""]
-        yield f"{_MARK}: corrected for {size} comparisons (methods × attacks × metrics) with each baseline."
+        yield f"{_MARK} is corrected for {size} comparisons (methods × attacks × metrics) with each baseline."
         yield from ["", *table(evidence, attack)]
     if evidence.values("fairmean", THREE_POISONED, "worst") is not None:
         yield from [
@@ -211,23 +226,54 @@ def _section(evidence: Evidence, pictures: str, tuned: Sequence[Mapping[str, Any
 
 
 def headline(evidence: Evidence) -> str:
-    """The README's table: average and worst accuracy, marked where they differ from Mean's, the best of all in bold."""
-    found = differences(evidence, "mean")
+    """The short table: average and worst accuracy, marked where they differ from Mean's, the best of all in bold."""
     columns = list(product(ATTACKS, ("average", "worst")))
-    best = {column: max(_mean(evidence, method, *column) for method in evidence.methods) for column in columns}
-    heads = [f"{'no attack' if attack == 'none' else attack}: average | worst" for attack in ATTACKS]
+    heads = [f"{_attack(attack)}: average | worst" for attack in ATTACKS]
     lines = [f"| {TITLES[evidence.dataset]}, {len(evidence.seeds)} draws | {' | '.join(heads)} |", "|---" * 9 + "|"]
+    best = _best(evidence, columns)
     top = {method for method in evidence.methods for c in columns if _mean(evidence, method, *c) == best[c]}
     for method in (m for m in evidence.methods if m in SHOWN or m in top):
-        cells = []
-        for column in columns:
-            value = _mean(evidence, method, *column)
-            d, p = found.get((method, *column), (None, math.nan))
-            mark = "" if d is None or not p < 0.05 else " ↑" if d.mean > 0 else " ↓"
-            shown = f"**{value:.1f}**" if value == best[column] else f"{value:.1f}"
-            cells.append("–" if math.isinf(value) else shown + mark)
-        lines.append(f"| {name(method)} | {' | '.join(cells)} |")
+        lines.append(f"| {name(method)} | {' | '.join(_marked(evidence, method, columns, best))} |")
     return "\n".join(lines) + "\n"
+
+
+def few(found: Sequence[Evidence]) -> str:
+    """The README's table: a few methods, and of them what a newcomer asks first; marked as in the short tables."""
+    shown = [(one, attack) for one in found for attack in FEW_COLUMNS[one.dataset]]
+    heads = [f"{TITLES[one.dataset]}, {_attack(attack, 'under ')}: average | worst" for one, attack in shown]
+    lines = [f"| method | {' | '.join(heads)} |", "|---" * (2 * len(shown) + 1) + "|"]
+    for method in (m for m in FEW if any(m in one.methods for one in found)):
+        cells: list[str] = []
+        for one, attack in shown:
+            columns = [(attack, metric) for metric in ("average", "worst")]
+            cells += _marked(one, method, columns, _best(one, columns, FEW))
+        lines.append(f"| `{method}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _attack(attack: str, before: str = "") -> str:
+    return "no attack" if attack == "none" else f"{before}{attack}"
+
+
+Column = tuple[str, str]
+"""An attack and a metric."""
+
+
+def _best(evidence: Evidence, columns: Sequence[Column], methods: Sequence[str] | None = None) -> dict[Column, float]:
+    """The highest mean of each column, over some methods or all."""
+    among = methods or evidence.methods
+    return {column: max(_mean(evidence, method, *column) for method in among) for column in columns}
+
+
+def _marked(evidence: Evidence, method: str, columns: Sequence[Column], best: Mapping[Column, float]) -> Iterator[str]:
+    """A method's cells: bold if the best, with an arrow where it differs from Mean significantly."""
+    to_mean = differences(evidence, "mean")
+    for column in columns:
+        value = _mean(evidence, method, *column)
+        d, p = to_mean.get((method, *column), (None, math.nan))
+        mark = "" if d is None or not p < 0.05 else " ↑" if d.mean > 0 else " ↓"
+        shown = f"**{value:.1f}**" if value == best[column] else f"{value:.1f}"
+        yield "not run" if math.isinf(value) else shown + mark
 
 
 def _mean(evidence: Evidence, method: str, attack: str, metric: str) -> float:
@@ -238,8 +284,9 @@ def _mean(evidence: Evidence, method: str, attack: str, metric: str) -> float:
 def settings(evidence: Evidence, tuned: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Every method's settings, rounds and precision, and how the tuning came to them."""
     yield (
-        "Score: (average + worst)/2 on validation data of the tuning draws, without attack; next: the best of the "
-        "other settings of the method. † lies at an edge of its grid: a wider one might do better."
+        "The score is (average + worst)/2 on validation data of the tuning draws, without attack. The column *next* "
+        "has the best score of the method's other settings. A value with † lies at an edge of its grid, and a wider "
+        "grid might do better."
     )
     yield from ["", "| method | setting | rounds | precision | settings tried | score | next |", "|---" * 7 + "|"]
     for method in evidence.methods:

@@ -14,34 +14,74 @@ from fairmean.terminal import catalogue, stored_catalogue
 ROOT = Path(__file__).parent.parent
 
 INTRODUCTION = """\
-A client sends v_i = s_i g_i, scaled by its own statistics; the server turns the n messages into a direction d, and
-w ← w − lr·d. Methods stand on a ladder of what the server must see, which is the cost ladder and the privacy ladder
-at once. Any scale composes with any aggregator: `method.scale = "fairmean"`, `method.aggregator = "cwtm"`, and
-`method.pre = "nnm"` mixes the messages first; in code `fairmean.compose("fairmean", "cwtm", pre="nnm", f=2)`.
-`f` is what a defence assumes; it is never read from the attack."""
+This page has the equation of every method, with when to use it, what it assumes, and where it comes from. For advice
+on which one to choose, see [which method](which-method.md). The words are explained in [terms](terms.md).
+
+Each round goes like this. Client i computes its loss f_i and its gradient g_i, multiplies the gradient by a number
+s_i, its *scale*, and sends the *message* v_i = s_i g_i. The server turns the n messages into a direction d, often a
+weighted sum Σ λ_i v_i, and moves the model: w ← w − lr · d. A method is a scale together with an *aggregator*, the
+server's rule. Where a section gives only s_i, the server takes the mean of the messages. Where it gives only the
+weights λ_i or the direction d, every s_i is 1.
+
+These letters are used throughout: n clients, of which client i has m_i samples; d parameters (d is also the
+direction, where an equation says so); V, the matrix with the messages as rows; M, the matrix of their inner
+products; and f without an index, the number of poisoned clients that a defence assumes. The attack never tells a
+method that number: you set `method.f`. The *least-norm hull point* is the shortest of all vectors Σ λ_i v_i with λ_i
+≥ 0 and Σ λ_i = 1.
+
+Methods stand on a ladder with five rungs, ordered by what the server must see. The less it sees, the cheaper a round
+is and the more private the clients stay."""
+
+COMPOSE = """\
+Any scale can be combined with any aggregator, and messages can be changed by a pre-aggregation before they are
+combined. These three say the same:
+
+- on the command line: `fairmean compare --methods fairmean+nnm+cwtm:f=2`;
+- in a config: `method.scale = "fairmean"`, `method.pre = "nnm"`, `method.aggregator = "cwtm"`, `method.f = 2`;
+- in Python: `fairmean.compose("fairmean", "cwtm", pre="nnm", f=2)`.
+
+A method with a pre-aggregation stands at least on rung 2. [Add a method](add-a-method.md) says how to write parts of
+your own."""
 
 COST = {
-    Rung.SUM: "one forward and one backward over all samples; no per-client gradient",
+    Rung.SUM: "one forward and one backward pass over all samples, and no client's gradient by itself",
     Rung.LOSSES: "the same single pass",
-    Rung.GRAM: "per-client gradients from one pass, then n×n algebra",
-    Rung.COORDINATES: "per-client gradients from one pass, then work on n×d numbers",
-    Rung.EXTRA: "as above, and extra forward passes",
+    Rung.GRAM: "every client's gradient from one pass, then algebra with n×n numbers",
+    Rung.COORDINATES: "every client's gradient from one pass, then work on n×d numbers",
+    Rung.EXTRA: "the same as on rung 2 or 3, and extra forward passes",
 }
 
 
 TRAVELS = """\
-In every round the server sends the model, d numbers, and each client that takes part sends a message of d numbers. The
-table says what else is sent, and what stays where it is; where something is more than one number, its size stands in
-brackets. A *divisor* is a number by whose sum the server divides the sum of the messages: s_i in the normalised form,
-the sample count m_i where clients count by their samples. From rung 1 on a rule may look at losses, although not every
-rule does.
+In every round the server sends the model, which is d numbers, to the clients that take part, and each of them sends
+a message of d numbers. The table says what else is sent, and what stays where it is. Where something is more than
+one number, its size stands in brackets. A *divisor* is a number that clients send so that the server can divide the
+sum of the messages by the sum of the divisors: s_i in the normalised form, and the number of samples m_i where
+clients count by their samples. From rung 1 on a rule may look at every client's loss, although not every rule does.
+What servers remember is the centre z of `centered-clipping`, the trust T of `bant`, and for `fedmdfg` each client's
+expected loss and in how many rounds it took part.
 
-On the sum rung the server learns sums over clients, and nothing of a single client. A method can do more there than
-scale gradients. Its clients may add small vectors to their messages, such as the shares of their labels. The server
-makes something of the sum of these vectors and sends it to all clients along with the next model. No method on this
-page does so, but [a scale of your own](add-a-method.md#a-scale) can.
+On rung 0 the server learns sums over clients, and nothing about a single client. A method can still do more there
+than scale gradients. Its clients may add small vectors to their messages, for example the shares of their labels.
+The server makes something of the sum of these vectors, and sends it to all clients along with the next model. No
+method on this page does so, but [a scale of your own](add-a-method.md#a-scale) can.
 
 `fairmean list methods NAME` shows the same for one method, which may also be a composed one or your own."""
+
+
+ASSUMES = {
+    "knows f": "you tell it how many clients are poisoned, as `method.f`",
+    "owns clean data": "the server has some clean data of its own",
+}
+
+
+SHORT_FOR = {
+    "qffl": "q-fair federated learning, written q-FFL",
+    "fedavg": "federated averaging",
+    "term": "tilted empirical risk minimisation",
+    "cwtm": "the coordinate-wise trimmed mean",
+    "nnm": "nearest-neighbour mixing",
+}
 
 
 def paragraph(documented: object) -> str:
@@ -54,10 +94,20 @@ def section(name: str, named: Named) -> str:
     rule = named.rule
     parts = telling(named.objective, named.scale, [], named.aggregator)
     hyper = ", ".join(f"`{key} = {value}`" for key, value in named.hyper.items())
-    lines = [f"### `{name}`", "", *(f"{paragraph(part)}\n" for part in parts), f"*Use it:* {named.when}  "]
+    lines = [
+        f"### `{name}`",
+        "",
+        *([f"Short for {SHORT_FOR[name]}.", ""] if name in SHORT_FOR else []),
+        *(f"{paragraph(part)}\n" for part in parts),
+        f"*Use it:* {named.when}  ",
+    ]
     lines += [f"*Hyper-parameters:* {hyper}.  "] if hyper else []
-    lines += [f"*Assumes:* {rule.assumes}.  "] if rule.assumes else []
+    lines += [f"*Assumes:* {ASSUMES[rule.assumes]}.  "] if rule.assumes else []
     return "\n".join([*lines, f"*Reference:* {named.reference}."])
+
+
+def _spelt_out(name: str) -> str:
+    return f" ({SHORT_FOR[name]})" if name in SHORT_FOR else ""
 
 
 def row(moved: Travels) -> str:
@@ -98,14 +148,15 @@ def page() -> str:
     for rung in Rung:
         names = ", ".join(f"`{name}`" for name, named in methods.items() if named.rule.rung == rung)
         text.append(f"| {int(rung)} | {rung.sees} | {names} | {COST[rung]} |")
+    text += ["", "## Combining parts", "", *COMPOSE.splitlines()]
     text += ["", "## What travels", "", *TRAVELS.splitlines(), "", *what_travels()]
     for rung in Rung:
         text += ["", f"## Rung {int(rung)}: {rung.sees}"]
         for name, named in methods.items():
             if named.rule.rung == rung:
                 text += ["", section(name, named)]
-    text += ["", "## Before aggregating", ""]
-    text += [f"- `{name}`: {paragraph(mixing)}" for name, mixing in MIXINGS.items()]
+    text += ["", "## Pre-aggregations", "", "These change the messages v_i into v'_i before the rule sees them.", ""]
+    text += [f"- `{name}`{_spelt_out(name)}: {paragraph(mixing)}" for name, mixing in MIXINGS.items()]
     return "\n".join(text) + "\n"
 
 

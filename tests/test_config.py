@@ -288,3 +288,14 @@ def test_a_composition_by_its_name(name):
     config = parse({"method": {"name": name}})
     assert config.method.build().name == config.method.name == name
     assert parse(tomllib.loads(to_toml(config))) == config
+
+
+def test_naming_another_method_leaves_the_first_ones_hyper_parameters_behind():
+    given = {"method": {"name": "fairmean", "kappa": 4.0}, "server": {"name": "momentum", "beta": 0.5}}
+    assert parse(gather(given, {"method.name": "krum"})).method.hyper == {"f": 2}
+    assert parse(gather(given, {"method": {"name": "krum", "f": 1}})).method.hyper == {"f": 1}
+    assert parse(gather(given, {"method.name": "fairmean"})).method.hyper["kappa"] == 4.0
+    assert parse(gather(given, {"method.tau": 2.0})).method.hyper == {"kappa": 4.0, "tau": 2.0}
+    assert parse(gather({"method": {"kappa": 4.0}}, {"method.name": "fairmean"})).method.hyper["kappa"] == 4.0
+    assert parse(gather(given, {"server.name": "plain"})).server.hyper == {}
+    assert parse(gather(given, {"server.lr": 0.1})).server.hyper == {"beta": 0.5}

@@ -8,38 +8,112 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import fairmean
+from fairmean.experiments.metrics import METRICS
 from fairmean.importing import import_module
 from fairmean.rules.plugins import load_plugins
-from fairmean.terminal.main import main
+from fairmean.terminal.main import _arguments, main
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    str(file.relative_to(ROOT)): file.read_text(encoding="utf-8")
+    for file in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+}
+LINKING = [*PAGES, "results/README.md", "src/fairmean/engine/README.md", "benchmarks/peers/README.md"]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def test_readme_python_blocks_run(here):
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) >= 3
-    space: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), space)
+def blocks(page, language):
+    return [body for kind, body in FENCE.findall(PAGES[page]) if kind == language]
 
 
-def test_readme_commands_parse(tmp_path, monkeypatch, capsys):
-    """Every simulator command of the README is one that the program takes; runs are not started."""
-    monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^fairmean ((?:run|compare|list|data|new) .*?)(?:\s+#.*)?$", README, re.MULTILINE)
-    assert len(commands) >= 5
-    for command in commands:
-        words = command.split()
-        if words[0] in ("run", "compare"):
-            words.append("--dry-run")
-            words = [word for word in words if not word.startswith("data.name=")]
-        if words[:2] != ["data", "get"]:
-            assert main(words) == 0, command
+def commands(page):
+    """Every command of a page, as words: lines of its blocks, and what stands in running text and in tables."""
+    lines = [line.partition("  #")[0] for body in blocks(page, "") for line in body.splitlines()]
+    lines = [re.sub(r"^torchrun .* -m (?=fairmean )", "", line) for line in lines]
+    lines += re.findall(r"`(fairmean [a-z][^`\n]*)`", FENCE.sub("", PAGES[page]))
+    shown = [line.split()[1:] for line in lines if re.match(r"fairmean [a-z]", line)]
+    return [words for words in shown if "…" not in words]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_blocks_run(page, here, forget_modules, registries, capsys):
+    """The blocks of a page are run one after the other, and share their names."""
+    space: dict[str, object] = {"__name__": Path(page).stem}
+    for block in blocks(page, "python"):
+        exec(compile(block, page, "exec"), space)
+
+
+def test_there_is_something_to_run():
+    assert sum(len(blocks(page, "python")) for page in PAGES) >= 15
+    assert sum(len(commands(page)) for page in PAGES) >= 50
+    for page in PAGES:
+        assert not {kind for kind, _ in FENCE.findall(PAGES[page])} - {"", "python", "text", "toml"}, page
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_commands_parse(page, here, own, forget_modules, capsys):
+    """Every command that a page shows is one that the program takes; runs are planned, but not started."""
+    (here / "mine.npz").write_bytes(Path(own).read_bytes())
+    assert main(["new", "my.toml"]) == 0
+    for words in commands(page):
+        asks_for_help = len(words) == 1 or "--help" in words  # a verb that is merely named
+        if asks_for_help:
+            with pytest.raises(SystemExit) as end:
+                _arguments([*words, "--help"])
+            assert end.value.code == 0, words
+        elif words[0] in ("run", "compare") and "--import" not in words:
+            elsewhere = ("data.name=fashion-mnist", "data.name=cifar10")  # must be downloaded
+            planned = ["partition.min_size=1" if word in elsewhere else word for word in words]
+            assert main([*planned, "--dry-run"]) == 0, words
+        elif words[0] == "list" and "--import" not in words and "NAME" not in words:
+            assert main(words) == 0, words
+        else:
+            assert _arguments(words).verb == words[0]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
+def test_configs_parse(page, here, capsys):
+    for block in blocks(page, "toml"):
+        if not block.startswith("[project"):
+            Path("shown.toml").write_text(block, encoding="utf-8")
+            assert main(["compare", "shown.toml", "--dry-run"]) == 0
+
+
+def anchors(text):
+    """The anchors of a page's headings, as GitHub and Forgejo make them."""
+    titles = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", LINKING)
+def test_links_resolve(page):
+    file = ROOT / page
+    text = FENCE.sub("", file.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("https:", "http:")):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (file.parent / path).resolve() if path else file
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked.read_text(encoding="utf-8")), target
+
+
+def test_the_terms_compute_what_they_say():
+    """The example of three clients, and FairMean's weights."""
+    text = PAGES["docs/terms.md"]
+    rows = dict(re.findall(r"^\| `(\w+)` \| .* \| ([\d.]+)[^|]*\|$", text, re.MULTILINE))
+    for name, metric in METRICS.items():
+        digits = len(rows[name].partition(".")[2])
+        assert rows[name] == f"{metric(np.array([90.0, 80.0, 40.0])):.{digits}f}"
+    (said,) = re.findall(
+        r"losses of 0.25, 1 and 3 have the weights ([\d.]+), ([\d.]+) and ([\d.]+)\.", " ".join(text.split())
+    )
+    assert [float(weight) for weight in said] == [fairmean.marginal_weight(loss) for loss in (0.25, 1.0, 3.0)]
 
 
 def test_the_methods_page_is_the_registry():
@@ -51,8 +125,7 @@ def test_the_methods_page_is_the_registry():
     assert stored.read_text(encoding="utf-8") == make_docs.stored(), "run python scripts/make_docs.py"
 
 
-ADD = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
-IMPORTS, *BLOCKS = re.findall(r"```python\n(.*?)```", ADD, re.DOTALL)
+IMPORTS, *BLOCKS = blocks("docs/add-a-method.md", "python")
 FILES = {match[1]: block for block in BLOCKS if (match := re.match(r"# (\w+)\.py\n", block))}
 
 

@@ -19,6 +19,15 @@ from paper.claims import Claim, Comparison, judge
 ROOT = Path(__file__).parent.parent.parent
 
 SEEDS = range(1001, 1006)
+ADVICE = (
+    "On Fashion-MNIST its worst client was {fashion-mnist: adafed > mean, worst, none} points better than that of",
+    "a little worse than `mean`: by {fashion-mnist: mean > fairmean, average, pairwise} points on average",
+    "by {fashion-mnist: mean > fairmean-equal, variance, none} of {fashion-mnist: mean, variance, none} %²",
+    "cost the worst client {fashion-mnist: h-nobs < mean, worst, none} and "
+    "{fashion-mnist: multi-krum < mean, worst, none} points",
+    "(average {cifar10: fairmean-split ± mean, average, random}, at the edge",
+)
+"""Figures in the running text of docs/which-method.md."""
 
 
 @pytest.mark.parametrize(
@@ -148,12 +157,22 @@ def test_the_page(stored, capsys):
     assert "\\*" in split
     before = text
     drawn = {file.name: file.read_bytes() for file in (stored / "docs" / "evidence").iterdir()}
-    readme = stored / "README.md"
-    readme.write_text("Above.\n<!-- evidence -->\nold\n<!-- /evidence -->\nBelow.\n")
+    readme, which = stored / "README.md", stored / "docs" / "which-method.md"
+    which.write_text("Above.\n<!-- evidence -->\nold\n<!-- /evidence -->\nBelow.\n")
+    readme.write_text("Over.\n<!-- results -->\nold\n<!-- /results -->\nUnder.\n")
     assert main(["reproduce", "evidence"]) == 0
     assert (stored / "docs" / "evidence.md").read_text() == before
     assert {file.name: file.read_bytes() for file in (stored / "docs" / "evidence").iterdir()} == drawn
-    top, *table, bottom = readme.read_text().splitlines()
+    top, *few, bottom = readme.read_text().splitlines()
+    assert (top, bottom) == ("Over.", "Under.")
+    heads = "Fashion-MNIST, no attack: average | worst | Fashion-MNIST, under pairwise: average | worst"
+    assert few[1] == f"| method | {heads} |"
+    assert [row.split(" | ")[0] for row in few[3:-1]] == ["| `mean`", "| `fairmean`", "| `fairmean-split`"]
+    assert few[5].count("**") == 2 * 4  # the best of each column
+    assert [cell.endswith("↑") for cell in few[5].split(" | ")[1:]] == [False, False, True, False]
+    assert few[5].endswith("** ↑ |")  # without attack one draw of mean diverged, which hides the difference
+    assert "old" not in few
+    top, *table, bottom = which.read_text().splitlines()
     assert (top, bottom) == ("Above.", "Below.")
     assert table[1] == "| Fashion-MNIST, 5 draws | " + table[1].partition(" | ")[2]
     split = next(row for row in table if row.startswith("| FairMean, split"))
@@ -236,16 +255,19 @@ def test_settings_say_how_they_were_chosen(stored, monkeypatch):
 
 
 def test_the_docs_are_what_the_stored_tables_say():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme, which = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/which-method.md"))
     stored = found, *_ = evidence_command.stored(ROOT / "results")
     assert (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8") == page.page(*stored, "evidence")
+    assert f"<!-- evidence -->\n{evidence_command.short_tables(found)}<!-- /evidence -->" in which
+    assert f"<!-- results -->\n{page.few(found)}<!-- /results -->" in readme
     for one in found:
-        assert page.headline(one) in readme
         assert {row["spec"] for row in one.records} <= set(evidence.specs(one.dataset).values())
         assert {row["dtype"] for row in one.records} <= {"bfloat16", "tf32"}
         counts = Counter((row["method"], row["attack"]) for row in one.records)
         assert set(counts.values()) == {len(evidence.DRAWS[one.dataset])}
-    assert f"(average {words.fill('{cifar10: fairmean-split ± mean, average, random}', found)}, at" in readme
+    prose = " ".join(which.split())
+    for sentence in ADVICE:
+        assert words.fill(sentence, found) in prose
 
 
 def test_the_map(stored):

@@ -426,10 +426,23 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def gather(source: str | Path | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A file or mapping with overrides (dotted keys or nested sections) laid over it."""
+    """A file or mapping with overrides (dotted keys or nested sections) laid over it.
+
+    Hyper-parameters belong to the method, or server optimiser, beside which they stand: naming another one replaces
+    them all.
+    """
     tree: dict[str, Any] = {}
-    given = read(source) if isinstance(source, str | Path) else source or {}
-    for key, value in [*given.items(), *overrides.items()]:
+    for key, value in (read(source) if isinstance(source, str | Path) else source or {}).items():
+        assign(tree, key, value)
+    named: dict[str, Any] = {}
+    for key, value in overrides.items():
+        assign(named, key, value)
+    for section, usual in (("method", MethodConfig().name), ("server", ServerConfig().name)):
+        before, now = tree.get(section, {}), named.get(section, {})
+        both = isinstance(before, dict) and isinstance(now, dict)
+        if both and before.get("name", usual) != now.get("name", before.get("name", usual)):
+            tree.pop(section, None)
+    for key, value in overrides.items():
         assign(tree, key, value)
     return tree
 

@@ -430,7 +430,7 @@ def _collect(runs: list[Planned], records: list[dict[str, Any]]) -> Comparison:
     writer.writeheader()
     writer.writerows(records)
     folder.mkdir(parents=True, exist_ok=True)  # not there if no run came through
-    study = hashlib.sha256("\n".join(r["folder"] for r in records).encode()).hexdigest()[:8]
+    study = hashlib.sha256("\n".join(Path(r["folder"]).name for r in records).encode()).hexdigest()[:8]
     table = folder / f"table-{study}.csv"
     for name in (table.name, "table.csv"):  # its own, which other studies of this name leave alone; and the newest
         RunFolder(folder).write(name, text.getvalue())

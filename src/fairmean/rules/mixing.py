@@ -45,7 +45,7 @@ def squared_distances(gram: Tensor) -> Tensor:
 @register_mixing("nnm")
 @dataclass(frozen=True)
 class NearestNeighbourMixing(Mixing):
-    """v'_i = mean of the n − f messages nearest to v_i, itself included (Allouah et al. 2023)."""
+    """v'_i is the mean of the n − f messages nearest to v_i, itself included (Allouah et al. 2023)."""
 
     f: int = 2
     assumes: ClassVar[str] = "knows f"

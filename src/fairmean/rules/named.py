@@ -62,38 +62,44 @@ PAIRS = {
         "fairmean",
         "mean",
         "Zheng, Zhang & Liu, FairMean",
-        "Fairness with a cap on what a poisoned client can gain; its step is up to 1+κ times Mean's.",
+        "For fairness with a cap on what a poisoned client can gain. Its step is up to 1 + κ times Mean's.",
     ),
     "fairmean-normalised": Named(
         "fairmean-normalised",
         "mean",
         "this project",
-        "FairMean's weighting alone, at Mean's step size: for fair comparisons.",
+        "To compare FairMean's weighting with other methods at an equal step size.",
     ),
     "fairmean-split": Named(
         "fairmean-split",
         "mean",
         "this project",
-        "Fairness when poisoning is likely; clients need a classifier's entropy.",
+        "For fairness when poisoning is likely. The model must be a classifier, whose predictions have an entropy.",
     ),
     "qffl": Named(
-        "qffl", "mean", "Li et al. 2020 (direct rule)", "Fairness without attack; its multiplier has no upper bound."
+        "qffl",
+        "mean",
+        "Li et al. 2020 (direct rule)",
+        "For fairness when all labels can be trusted: its weight has no bound.",
     ),
     "term-hierarchical": Named(
         "none",
         "term-counts",
         "Li et al. 2023",
-        "Bad samples inside good clients: t_in < 0 drops them, t_out > 0 is fair.",
+        "For good clients with some bad samples: t_in < 0 drops these, and t_out > 0 is fair between clients.",
         objective="tilted",
     ),
     "h-nobs": Named(
         "qffl",
         "norm-screening",
         "Zhou et al. 2023",
-        "Fairness with a simple screen; it can drop the clients it should help.",
+        "For fairness with a simple screen. It can drop the very clients that it should help.",
     ),
     "qffl+cwtm": Named(
-        "qffl", "cwtm", "Li et al. 2020; Yin et al. 2018", "The paper's baseline; collapses when clients differ much."
+        "qffl",
+        "cwtm",
+        "Li et al. 2020; Yin et al. 2018",
+        "As a baseline of the paper. It collapses when clients differ much.",
     ),
 }
 

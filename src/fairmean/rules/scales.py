@@ -71,7 +71,7 @@ class Unscaled(Scale):
 @register_scale("fairmean")
 @dataclass(frozen=True)
 class FairMean(Scale):
-    """s_i = a(f_i) = 1 + κ f_i/(f_i+τ): more weight to larger losses, never more than 1 + κ."""
+    """s_i = a(f_i) = 1 + κ f_i/(f_i+τ): a larger loss has more weight, but never more than 1 + κ."""
 
     simple: ClassVar[bool] = True
     kappa: float = 1.0
@@ -87,7 +87,7 @@ class FairMean(Scale):
 @register_scale("fairmean-normalised")
 @dataclass(frozen=True)
 class FairMeanNormalised(FairMean):
-    """s_i = a(f_i), direction Σ s_i g_i / Σ s_i: FairMean's weighting at Mean's step size."""
+    """s_i = a(f_i), and d = Σ s_i g_i / Σ s_i: FairMean's weighting at Mean's step size."""
 
     normalised: ClassVar[bool] = True
     simple: ClassVar[bool] = True
@@ -96,7 +96,7 @@ class FairMeanNormalised(FairMean):
 @register_scale("qffl")
 @dataclass(frozen=True)
 class QFFL(Scale):
-    """s_i = (f_i + 1e-10)^q: more weight to larger losses, without a bound."""
+    """s_i = (f_i + 1e-10)^q: a larger loss has more weight, without a bound."""
 
     simple: ClassVar[bool] = True
     q: float = 1.0
@@ -111,10 +111,11 @@ class QFFL(Scale):
 @register_scale("fairmean-split")
 @dataclass(frozen=True)
 class FairMeanSplit(Scale):
-    """s_i = (1 + κ H_i/(H_i+τ)) exp(−β max(0, f_i − H_i)), direction Σ s_i g_i / Σ s_i.
+    """s_i = (1 + κ H_i/(H_i+τ)) exp(−β max(0, f_i − H_i)), and d = Σ s_i g_i / Σ s_i.
 
-    Priority comes from the label-free entropy H_i, trust from the excess f_i − H_i of the loss over it, which is
-    positive when a client's labels contradict the model. 0 < s_i < 1 + κ.
+    A client's priority comes from the entropy H_i of its predictions, which needs no labels. The trust in it comes from
+    the excess f_i − H_i of its loss over that entropy, which is positive when its labels contradict the model. Always
+    0 < s_i < 1 + κ.
     """
 
     kappa: float = 16.0

@@ -22,7 +22,7 @@ def check_radius(radius: float) -> None:
 @register(
     "centered-clipping",
     reference="Karimireddy et al. 2021",
-    when="Arbitrary messages over many rounds, with a radius that fits the gradients.",
+    when="When a few clients may send anything over many rounds, with a radius that fits the gradients.",
 )
 @dataclass(frozen=True)
 class CenteredClipping(CoordinateRule):

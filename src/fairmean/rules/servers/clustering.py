@@ -16,11 +16,11 @@ from fairmean.rules.servers.screening import uniform
 @register(
     "lfighter",
     reference="Jebreel et al. 2024",
-    when="Label flips between two classes, poisoned clients alike.",
+    when="Against label flips between two classes, by poisoned clients that resemble each other.",
 )
 @dataclass(frozen=True)
 class LFighter(Aggregator):
-    """2-means on the two output rows of largest update; mean of the clients in the more diverse cluster.
+    """Two clusters by 2-means on the two output rows of largest update; d is the mean over the more diverse cluster.
 
     A cluster's value is (n_c/n)(1 − mean_j min_{l≠j} cos(x_j, x_l)); a cluster of one has min = 0. The first centres
     are the two clients farthest apart; if one cluster ends empty, everyone is kept.

@@ -14,7 +14,7 @@ from fairmean.rules.round import Round
 @register(
     "mean",
     reference="Peng et al. 2025",
-    when="The baseline to beat: every client counts the same.",
+    when="As the baseline to beat: every client counts the same.",
 )
 @dataclass(frozen=True)
 class Mean(SumRule):
@@ -27,11 +27,11 @@ class Mean(SumRule):
 @register(
     "fedavg",
     reference="McMahan et al. 2017",
-    when="The usual default; large clients count more, so a large poisoned client hurts more.",
+    when="As the usual default. Large clients count more, so a large poisoned client does more harm.",
 )
 @dataclass(frozen=True)
 class FedAvg(SumRule):
-    """λ_i = m_i / Σ_j m_j: by sample count."""
+    """λ_i = m_i / Σ_j m_j: clients count by their numbers of samples."""
 
     @property
     def needs_sizes(self) -> bool:

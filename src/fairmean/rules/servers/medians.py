@@ -67,11 +67,11 @@ def middle_mean(messages: Tensor, low: int, high: int) -> Tensor:
 @register(
     "cwtm",
     reference="Yin et al. 2018",
-    when="Arbitrary messages, similar clients; collapses when each class lives at one or two clients.",
+    when="When clients are alike and a few may send anything. It collapses when a class lives at one or two clients.",
 )
 @dataclass(frozen=True)
 class TrimmedMean(CoordinateRule):
-    """Per coordinate, drop the f smallest and the f largest values; mean of the n − 2f left."""
+    """In every coordinate the f smallest and the f largest values are dropped; d is the mean of the n − 2f left."""
 
     f: int = 2
     assumes: ClassVar[str] = "knows f"
@@ -88,11 +88,11 @@ class TrimmedMean(CoordinateRule):
 @register(
     "median",
     reference="Yin et al. 2018",
-    when="As the trimmed mean, without knowing f.",
+    when="Like the trimmed mean, where f is not known.",
 )
 @dataclass(frozen=True)
 class Median(CoordinateRule):
-    """Per coordinate, the median; the mean of the two middle values when n is even."""
+    """d is the median in every coordinate; when n is even, the mean of the two middle values."""
 
     separable: ClassVar[bool] = True
 
@@ -104,11 +104,14 @@ class Median(CoordinateRule):
 @register(
     "rfa",
     reference="Pillutla et al. 2022",
-    when="A robust average without knowing f; four iterations are usually enough.",
+    when="As a robust average where f is not known. Four iterations are usually enough.",
 )
 @dataclass(frozen=True)
 class RFA(GramRule):
-    """Geometric median by smoothed Weiszfeld from the mean: λ_i ∝ α_i / max(ν, ‖v_i − z‖), α_i = 1 or m_i."""
+    """The geometric median z, by smoothed Weiszfeld steps from the mean: λ_i ∝ α_i / max(ν, ‖v_i − z‖).
+
+    Every client counts the same, α_i = 1, or by its samples, α_i = m_i (``by_count``).
+    """
 
     nu: float = 1e-5
     iterations: int = 4

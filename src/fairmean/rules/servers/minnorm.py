@@ -24,11 +24,11 @@ def inverse(norms: Tensor) -> Tensor:
 @register(
     "fedmgda+",
     reference="Hu et al. 2022",
-    when="When no client should be made worse by a step; messages count by direction only.",
+    when="When no step should make a client worse. Messages count by their directions only.",
 )
 @dataclass(frozen=True)
 class FedMGDAPlus(GramRule):
-    """d = Σ λ_i u_i, u_i = v_i/‖v_i‖: least ‖d‖ with Σλ = 1, λ ≥ 0, |λ_i − m_i/Σm| ≤ ε."""
+    """d = Σ λ_i u_i, u_i = v_i/‖v_i‖: the shortest one with Σλ = 1, λ ≥ 0, |λ_i − m_i/Σm| ≤ ε."""
 
     epsilon: float = 0.1
 
@@ -51,14 +51,14 @@ class FedMGDAPlus(GramRule):
 @register(
     "adafed",
     reference="Hamidi & Yang 2024",
-    when="When losses should fall in proportion to their size; needs its own, larger step size.",
+    when="When losses should fall in proportion to their size. It needs a larger step size of its own.",
 )
 @dataclass(frozen=True)
 class AdaFed(GramRule):
     """d = Vᵀ M⁻¹ φ / (φᵀ M⁻¹ φ), φ_i = |f_i|^γ: descends faster where the loss is larger, d·v_i ∝ φ_i.
 
-    The closed form of the sequential orthogonalisation. A ridge of 1e-8 tr(M)/n keeps it finite for dependent messages;
-    a few refinement steps take its effect out again where M is regular.
+    This is the closed form of the sequential orthogonalisation. A ridge of 1e-8 tr(M)/n keeps it finite for dependent
+    messages; a few refinement steps take its effect out again where M is regular.
     """
 
     gamma: float = 1.0
@@ -89,7 +89,7 @@ class AdaFed(GramRule):
 @register(
     "fairmoo",
     reference="Zheng et al. 2026",
-    when="When loss variance is the target; d has unit length, so use a decaying step size.",
+    when="When the variance of losses is the target. Its direction has unit length, so let the step size decay.",
 )
 @dataclass(frozen=True)
 class FairMOO(GramRule):
@@ -143,11 +143,11 @@ def stacked_min_norm(M: Tensor, row: Tensor | None, row_norm: float | None = Non
 @register(
     "fedmdfg",
     reference="Pan et al. 2023",
-    when="Fairness with a searched step: several forward passes a round.",
+    when="For fairness with a step size that is searched for, at several forward passes a round.",
 )
 @dataclass(frozen=True)
 class FedMDFG(GramRule):
-    """Least-norm hull point of messages at equal norm, with a fairness message when losses are unequal; line search.
+    """d is the least-norm hull point of messages at equal norm; a fairness message if losses differ; line search.
 
     The fairness message Σ h_i v_i joins when angle(f, 1) > θ, or when some but not all losses rose above their running
     expectation. d is scaled to the mean message's norm, then stepped by 2^s·lr, halved until every client's loss has
@@ -221,13 +221,13 @@ class FedMDFG(GramRule):
 @register(
     "fedlf",
     reference="Pan et al. 2024",
-    when="FedMDFG for deep models, layer by layer, without the search.",
+    when="Like FedMDFG for deep models: it works layer by layer, without the search.",
 )
 @dataclass(frozen=True)
 class FedLF(CoordinateRule):
-    """FedMDFG's direction layer by layer, fairness message always on, no line search; d at the mean message's norm.
+    """FedMDFG's direction layer by layer, always with the fairness message, and without line search.
 
-    Within a layer, messages and the fairness message have the layer's mean norm.
+    Within a layer, messages and the fairness message have the layer's mean norm. d has the norm of the mean message.
     """
 
     @property

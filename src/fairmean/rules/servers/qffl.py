@@ -14,14 +14,14 @@ from fairmean.rules.round import Round
 @register(
     "qffl-normalised",
     reference="Li et al. 2020 (q-FedSGD)",
-    when="q-FFL with the step that its own smoothness estimate allows, at most lr.",
+    when="For q-FFL with the step that its own estimate of smoothness allows, which is at most lr.",
 )
 @dataclass(frozen=True)
 class QFFLNormalised(GramRule):
     """w ← w − Σ F_i^q g_i / Σ h_i, h_i = q F_i^{q−1} ‖g_i‖² + F_i^q/lr, F_i = f_i + 1e-10; q = 0 is the mean.
 
-    As weights: λ_i = F_i^q / (lr Σ h_j). Dividing every F by the largest one first keeps the powers in range: the
-    common factor F_max^q cancels.
+    Its weights are λ_i = F_i^q / (lr Σ h_j). Every F is first divided by the largest one, which keeps the powers in
+    range; the common factor F_max^q cancels.
     """
 
     q: float = 1.0

@@ -42,7 +42,7 @@ class Screening(GramRule):
 @register("norm-screening", reference="Zhou et al. 2023 (H-nobs)", named=False)
 @dataclass(frozen=True)
 class NormScreening(Screening):
-    """Mean of the n − f messages of smallest norm."""
+    """d is the mean of the n − f messages of smallest norm."""
 
     def weights(self, round: Round) -> Tensor:
         return uniform(first(round.squared_norms, len(round.sizes) - self.f))
@@ -51,11 +51,11 @@ class NormScreening(Screening):
 @register(
     "faba",
     reference="Xia et al. 2019",
-    when="Few poisoned clients whose messages lie far out, similar clients.",
+    when="When clients are alike, and a few poisoned ones send messages that lie far out.",
 )
 @dataclass(frozen=True)
 class FABA(Screening):
-    """f times: remove the message farthest from the mean of those left; mean of the rest."""
+    """f times, the message farthest from the mean of those left is removed; d is the mean of the rest."""
 
     def weights(self, round: Round) -> Tensor:
         n = len(round.sizes)
@@ -83,11 +83,11 @@ def krum_scores(distances: Tensor, f: int) -> Tensor:
 @register(
     "krum",
     reference="Blanchard et al. 2017",
-    when="Arbitrary messages from a few clients, nearly identical data; poor when clients differ.",
+    when="When clients have nearly the same data and a few may send anything. It is poor when clients differ.",
 )
 @dataclass(frozen=True)
 class Krum(GramRule):
-    """The one message with the least mean squared distance to its n − f − 1 nearest others."""
+    """d is the one message with the least mean squared distance to its n − f − 1 nearest others."""
 
     f: int = 2
     assumes: ClassVar[str] = "knows f"
@@ -103,11 +103,11 @@ class Krum(GramRule):
 @register(
     "multi-krum",
     reference="Blanchard et al. 2017",
-    when="Krum with less variance.",
+    when="In place of Krum: its direction varies less.",
 )
 @dataclass(frozen=True)
 class MultiKrum(Krum):
-    """Mean of the n − f messages with the best Krum scores."""
+    """d is the mean of the n − f messages with the best Krum scores."""
 
     def weights(self, round: Round) -> Tensor:
         return uniform(first(krum_scores(round.squared_distances, self.f), len(round.sizes) - self.f))

@@ -15,11 +15,11 @@ from fairmean.rules.round import Round
 @register(
     "drfl",
     reference="Zhao & Joshi 2022",
-    when="A simple fair baseline without hyper-parameters; nothing bounds a poisoned client.",
+    when="As a simple fair baseline without hyper-parameters. Nothing bounds a poisoned client.",
 )
 @dataclass(frozen=True)
 class DRFL(LossRule):
-    """λ_i = f_i / Σ_j f_j: weight in proportion to loss, without a bound."""
+    """λ_i = f_i / Σ_j f_j: weights are in proportion to losses, without a bound."""
 
     def weights(self, round: Round) -> Tensor:
         total = round.losses.sum()
@@ -29,7 +29,7 @@ class DRFL(LossRule):
 @register(
     "term",
     reference="Li et al. 2023",
-    when="t > 0 for fairness without attack, t < 0 for robustness without regard to fairness.",
+    when="With t > 0 for fairness without attack, with t < 0 for robustness without regard to fairness.",
 )
 @dataclass(frozen=True)
 class TERM(LossRule):
@@ -47,7 +47,7 @@ class TERM(LossRule):
 @register("term-counts", reference="Li et al. 2023", named=False)
 @dataclass(frozen=True)
 class TERMCounts(LossRule):
-    """λ_i ∝ m_i exp(t_out f_i): tilting over clients, each counted by its samples."""
+    """λ_i ∝ m_i exp(t_out f_i): clients are tilted by their losses, each counted by its samples."""
 
     t_out: float = 1.0
 
