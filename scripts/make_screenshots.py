@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any, Literal
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
@@ -20,11 +21,11 @@ from fairmean import report
 
 PLACE = Path(__file__).resolve().parents[1] / "docs" / "report"
 METHODS = ["mean", "fairmean:kappa=1", "fairmean-split"]
-LOOKS = {
-    "light": {"width": 1200, "height": 2170, "scheme": "light"},
-    "dark": {"width": 1200, "height": 2170, "scheme": "dark"},
-    "phone": {"width": 390, "height": 1700, "scheme": "light"},
-}
+LOOKS: tuple[tuple[str, int, int, Literal["light", "dark"]], ...] = (
+    ("light", 1200, 2080, "light"),
+    ("dark", 1200, 2080, "dark"),
+    ("phone", 390, 1700, "light"),
+)
 
 
 def main() -> int:
@@ -36,7 +37,7 @@ def main() -> int:
     PLACE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        settings = {
+        settings: dict[str, Any] = {
             "train.rounds": 15,
             "train.lr": 0.2,
             "model.name": "linear",
@@ -48,19 +49,15 @@ def main() -> int:
         file = report.write(study, Path(folder) / "report.html")
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            for name, look in LOOKS.items():
-                _shoot(browser, file, name, look)
+            for name, width, height, scheme in LOOKS:
+                _shoot(browser, file, name, width, height, scheme)
             browser.close()
     return 0
 
 
-def _shoot(browser: Browser, file: Path, name: str, look: dict[str, int | str]) -> None:
-    size = {"width": int(look["width"]), "height": int(look["height"])}
-    context = browser.new_context(
-        viewport={"width": size["width"], "height": size["height"]},
-        color_scheme="dark" if look["scheme"] == "dark" else "light",
-        device_scale_factor=1,
-    )
+def _shoot(browser: Browser, file: Path, name: str, width: int, height: int, scheme: Literal["light", "dark"]) -> None:
+    """One picture; the pointer and the focus are put where they do not show."""
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
     page.goto(file.as_uri())
     page.wait_for_selector("html[data-drawn]")
