@@ -198,6 +198,8 @@ def test_forty_methods(written, opened):
     page = opened(written("forty", methods=40), csp=False)
     assert page.page.locator(".results tbody tr").count() == 40
     assert page.fits()
+    words = "The highest and the lowest under pairwise are shown, 12 of 78 differences."
+    assert words in page.page.locator(".forest-figure").inner_text()
     chosen = page.page.locator(".chooser button[aria-pressed=true]")
     assert chosen.count() == 7
     page.page.locator(".chooser button[aria-pressed=false]").first.click()

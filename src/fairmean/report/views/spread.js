@@ -31,7 +31,7 @@ view("spread", {
         plot.points.push([cx, cy, client, m, value]);
         context.globalAlpha = many ? clamp(300 / data.clients, 0.18, 0.7) : 0.85;
         if (poisoned) {
-          context.globalAlpha = many ? 0.7 : 1;
+          context.globalAlpha = many ? clamp(500 / data.clients, 0.25, 0.7) : 1;
           context.strokeStyle = bad;
           context.lineWidth = many ? 1 : 1.8;
           context.stroke(new Path2D(cross(cx, cy, many ? size * 1.3 : 3.4)));

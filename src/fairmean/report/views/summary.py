@@ -50,9 +50,9 @@ def _forest(data: dict[str, Any]) -> str:
     ]
     if not rows:
         return ""
-    whole = len(rows)
+    whole, here = len(rows), rows
+    main = next((attack for attack in data["attacks"] if attack != "none"), data["attacks"][0])
     if whole > MOST_ROWS:
-        main = next((attack for attack in data["attacks"] if attack != "none"), data["attacks"][0])
         here = sorted((row for row in rows if row[0]["attack"] == main), key=lambda row: -row[1]["mean"])
         rows = here if len(here) <= MOST_ROWS // 2 else [*here[: MOST_ROWS // 4], *here[-(MOST_ROWS // 4) :]]
     ends = [abs(d["mean"]) + (d["half"] or 0.0) for _, d in rows]
@@ -60,13 +60,13 @@ def _forest(data: dict[str, Any]) -> str:
     reach = max(min(max(ends), max(2.5 * typical, max(abs(d["mean"]) for _, d in rows) * 1.15)), 1.0)
     parts = []
     for attack in data["attacks"]:
-        here = [(cell, d) for cell, d in rows if cell["attack"] == attack]
-        if not here:
+        group = [(cell, d) for cell, d in rows if cell["attack"] == attack]
+        if not group:
             continue
         if len(data["attacks"]) > 1:
             name = "no attack" if attack == "none" else attack
             parts.append(tag("div", text(name), {"class": "forest-group"}))
-        parts += [_row(cell["method"], d, reach) for cell, d in here]
+        parts += [_row(cell["method"], d, reach) for cell, d in group]
     title = f"Points by which the {THEIRS[served]} fares better or worse than with {baseline}"
     axis = "".join(
         [
@@ -82,7 +82,8 @@ def _forest(data: dict[str, Any]) -> str:
         else "One draw, no interval."
     )
     if len(rows) < whole:
-        how += f" The {len(rows)} most different of {whole} are shown."
+        shown = "The highest and the lowest" if len(here) > len(rows) else "Those"
+        how += f" {shown} under {main} are shown, {len(rows)} of {whole} differences."
     lines = "".join(parts) + tag("div", axis, {"class": "forest-row forest-axis", "aria-hidden": "true"})
     return tag(
         "figure",
