@@ -65,18 +65,6 @@ _ROOMS = (
     "data", "engine", "errors", "experiments", "export", "models", "report", "rules", "terminal", "theory", "torch",
     "transform",
 )  # fmt: skip
-    "data",
-    "engine",
-    "errors",
-    "experiments",
-    "export",
-    "models",
-    "rules",
-    "terminal",
-    "theory",
-    "torch",
-    "transform",
-)
 
 __all__ = [
     "Access",

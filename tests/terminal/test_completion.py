@@ -96,7 +96,7 @@ class Shell:
 
 
 CASES = {
-    "fairmean rep": "reproduce",
+    "fairmean repr": "reproduce",
     "fairmean list aggr": "list aggregators",
     "fairmean run --dry": "run --dry-run",
     "fairmean run train.partic": "run train.participation=",

@@ -26,6 +26,7 @@ from fairmean.terminal.verbs import (
     export,
     ls,
     new,
+    report,
     reproduce,
     run,
     show,
@@ -36,7 +37,9 @@ from fairmean.terminal.verbs import list as list_verb
 if TYPE_CHECKING:
     from fairmean.engine.ranks import World
 
-VERBS = (run, compare, watch, ls, show, export, check, advise, list_verb, data, new, doctor, completion, reproduce)
+VERBS = (
+    run, compare, report, watch, ls, show, export, check, advise, list_verb, data, new, doctor, completion, reproduce,
+)  # fmt: skip
 _usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"
 _TERMINATED = "told to end (SIGTERM); the same command continues where it stopped"

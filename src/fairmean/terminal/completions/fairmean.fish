@@ -128,8 +128,8 @@ function _shtab_fairmean_using
   test "$_shtab_fairmean_cmdpath" = "$argv"
 end
 
-set -g _shtab_fairmean_commands run compare watch ls show export check advise list data new doctor completion reproduce
-set -g _shtab_fairmean_opts_with_value --attacks --clients --data --dir --draw --every --from --import --methods --out --port --samples --seeds --tables --to --together
+set -g _shtab_fairmean_commands run compare report watch ls show export check advise list data new doctor completion reproduce
+set -g _shtab_fairmean_opts_with_value --attacks --clients --data --dir --draw --every --figures --from --import --latex --latex-with --methods --out --output --port --report --samples --seeds --tables --to --together -o
 
 complete -c fairmean -e
 complete -c fairmean -f
@@ -156,7 +156,17 @@ complete -c fairmean -n '_shtab_fairmean_using compare' -l methods -xka "(_fairm
 complete -c fairmean -n '_shtab_fairmean_using compare' -l attacks -xka "(_fairmean_attacks)" -d 'default: none, random_class, pairwise'
 complete -c fairmean -n '_shtab_fairmean_using compare' -l seeds -x -d 'which draws, as 1,2,3 or 1-5; default: the config'"'"'s seed'
 complete -c fairmean -n '_shtab_fairmean_using compare' -l together -x -d 'runs at once; default: all that fit on a GPU, one on a CPU'
+complete -c fairmean -n '_shtab_fairmean_using compare' -l report -x -d 'also write a report of it: one HTML file to look at'
 complete -c fairmean -n '_shtab_fairmean_using compare; and test $_shtab_fairmean_npos -ge 0' -ka "(_fairmean_settings)" -d 'the settings'
+complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -eq 0' -a report -d 'one HTML file about a study or about runs'
+complete -c fairmean -n '_shtab_fairmean_using report' -s h -l help -d 'show this help message and exit'
+complete -c fairmean -n '_shtab_fairmean_using report' -s o -l output -x -d 'default: report.html'
+complete -c fairmean -n '_shtab_fairmean_using report' -l figures -x -d 'also write the figures, as SVG, PDF and PNG'
+complete -c fairmean -n '_shtab_fairmean_using report' -l latex -x -d 'also write the table for LaTeX (booktabs), to a file or, without one, to standard output'
+complete -c fairmean -n '_shtab_fairmean_using report' -l latex-with -x -d 'what the LaTeX table shows beside means: interval, significance, or none; default: both'
+complete -c fairmean -n '_shtab_fairmean_using report' -l dir -x -d 'where the runs are; default: runs'
+complete -c fairmean -n '_shtab_fairmean_using report' -l json -d 'print JSON, for other programs'
+complete -c fairmean -n '_shtab_fairmean_using report; and test $_shtab_fairmean_npos -ge 0' -ka "(_fairmean_runs)" -d 'a study by its name, folder or table; or runs by their folders or beginnings of their hashes'
 complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -eq 0' -a watch -d 'runs at work: speed, time left, small charts'
 complete -c fairmean -n '_shtab_fairmean_using watch' -s h -l help -d 'show this help message and exit'
 complete -c fairmean -n '_shtab_fairmean_using watch' -l once -d 'print one line for each run, and end'

@@ -20,6 +20,7 @@ _shtab_fairmean_commands() {
     list:'what there is: methods, attacks, …; all about one of them'
     ls:'which runs there are'
     new:'write a commented config to start from'
+    report:'one HTML file about a study or about runs'
     reproduce:'the paper'"'"'s tables and figures, ours | paper'"'"'s'
     run:'train one method'
     show:'one run: settings, figures, every client'
@@ -69,6 +70,7 @@ _shtab_fairmean_compare_options=(
   "--attacks[default\: none, random_class, pairwise]:attacks:_fairmean_attacks"
   "--seeds[which draws, as 1,2,3 or 1-5\; default\: the config\'s seed]:1-5:"
   "--together[runs at once\; default\: all that fit on a GPU, one on a CPU]:N:"
+  "--report[also write a report of it\: one HTML file to look at]:FILE:"
   "*:the settings:_fairmean_settings"
 )
 
@@ -150,6 +152,20 @@ _shtab_fairmean_new_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_fairmean_new_defaults_added=0
+
+_shtab_fairmean_report_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-o,--output}"[default\: report.html]:FILE:"
+  "--figures[also write the figures, as SVG, PDF and PNG]:FOLDER:"
+  "--latex[also write the table for LaTeX (booktabs), to a file or, without one, to standard output]:FILE:"
+  "--latex-with[what the LaTeX table shows beside means\: interval, significance, or none\; default\: both]:LIST:"
+  "--dir[where the runs are\; default\: runs]:FOLDER:"
+  "--json[print JSON, for other programs]"
+  "*:a study by its name, folder or table\; or runs by their folders or beginnings of their hashes:_fairmean_runs"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_fairmean_report_defaults_added=0
 
 _shtab_fairmean_reproduce_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -239,6 +255,7 @@ _shtab_fairmean() {
         list) _arguments -C -s $_shtab_fairmean_list_options ;;
         ls) _arguments -C -s $_shtab_fairmean_ls_options ;;
         new) _arguments -C -s $_shtab_fairmean_new_options ;;
+        report) _arguments -C -s $_shtab_fairmean_report_options ;;
         reproduce) _arguments -C -s $_shtab_fairmean_reproduce_options ;;
         run) _arguments -C -s $_shtab_fairmean_run_options ;;
         show) _arguments -C -s $_shtab_fairmean_show_options ;;

@@ -10,6 +10,7 @@ from fairmean.terminal.words import numbers, parser_for, settings_of, split, tak
 
 if TYPE_CHECKING:
     from fairmean.engine.ranks import World
+    from fairmean.experiments.study import Comparison
 
 _ABOUT = """\
 Run every method under every attack for every seed, and print one table.
@@ -25,6 +26,7 @@ _EXAMPLES = (
     "fairmean compare --methods fairmean,mean:train.lr=0.2   a setting for one method alone",
     "fairmean compare --seeds 1-5 --csv > runs.csv           a row for every run",
     "fairmean compare grid.train.lr=[0.05,0.1,0.2] --methods mean --attacks none",
+    "fairmean compare --seeds 1-5 --report report.html       and a page to look at",
     "'fairmean run --help' lists all keys; 'fairmean list methods' all methods.",
 )
 
@@ -40,6 +42,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "--together", type=int, metavar="N", help="runs at once; default: all that fit on a GPU, one on a CPU"
     )
+    parser.add_argument("--report", metavar="FILE", help="also write a report of it: one HTML file to look at")
     parser.set_defaults(call=_compare, ranks=True)
 
 
@@ -79,15 +82,24 @@ def _compare(arguments: argparse.Namespace, world: World | None) -> int:
         if world.rank:
             return world.first(0)
         result = compare_planned(plan(source, overrides, **lists), live.study, arguments.together)
+    report = _reported(result, arguments.report) if arguments.report else None
     if arguments.json:
         print(to_json(result.records))
     elif arguments.csv:
         print(to_csv(result.records))
     else:
-        print("\n".join([tables.headline(result.config), comparison(result), tables.footer(result, _again(arguments))]))
+        ending = tables.footer(result, _again(arguments), report)
+        print("\n".join([tables.headline(result.config), comparison(result), ending]))
     for line in result.failures:
         arguments.fail(line, 1)
     return world.first(1 if result.failures else 0)
+
+
+def _reported(result: Comparison, file: str) -> str:
+    """Write the report, and say where it is."""
+    from fairmean.report import write
+
+    return str(write(result, file))
 
 
 def _again(arguments: argparse.Namespace) -> str:
