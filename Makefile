@@ -1,6 +1,7 @@
 # make demo   the comparison on embedded data        make test      the tests, a worker on every core (at most 8)
 # make lint   format check, linter, strict types     make test-all  with the matrices that are exhaustive
 # make format apply the formatter                    PYTEST_XDIST_AUTO_NUM_WORKERS=N sets the number of workers
+# make docs   the documentation site, into site/
 # make fuzz   300 bad inputs, each of which must end in one line; COUNT=800 has all that were written by hand
 # make bench  ours, five peers and plain training side by side on this CPU: about 40 minutes, 7 GB of environments
 PYTHON ?= python3
@@ -10,10 +11,10 @@ COUNT  ?= 300
 
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
-.PHONY: demo test test-all fuzz lint format bench clean
+.PHONY: docs demo test test-all fuzz lint format bench clean
 
 demo: $(VENV)/.ready
-	$(BIN)/fairmean compare run.name=demo train.rounds=150 train.lr=0.2 train.lr_decay=0.99
+	$(BIN)/fairmean compare run.name=demo train.rounds=150 train.lr=0.2 train.lr_decay=0.99 --report report.html
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not exhaustive'
@@ -29,6 +30,9 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.ready
+	$(BIN)/zensical build --strict
 
 format: $(VENV)/.ready
 	$(BIN)/ruff format .

@@ -32,6 +32,13 @@ AT_ONCE = {
     "new": 0,
     "new --all": 0,
     "data list": 0,
+    "ls --csv": 0,
+    "list methods --csv": 0,
+    "watch": 0,
+    "watch --json": 0,
+    "completion bash": 0,
+    "doctor --help": 0,
+    "export --help": 0,
     "nonsense": 2,
     "run --methods mean": 2,
     "run tran.lr=3": 2,
@@ -40,6 +47,8 @@ AT_ONCE = {
     "run attack.name=bad": 2,
     "compare --seeds x": 2,
     "show nothing": 2,
+    "watch nothing": 2,
+    "export nothing --to tensorboard": 2,
 }
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import json
 import math
 from collections import Counter
 from pathlib import Path
@@ -42,6 +43,10 @@ def test_table_2_quick(tmp_path, capsys):
     assert latex.count(r"\\") == 12
     assert main(["reproduce", "table2", "--quick", "train.device=cpu", "--out", "there"]) == 0
     assert capsys.readouterr().out == out  # found, not computed again
+    assert main(["reproduce", "table2", "--quick", "train.device=cpu", "--out", "there", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["what"], answer["out"]) == ("table2", "there")
+    assert "\n".join(answer["text"]) + "\n" == out
 
 
 def test_table_1_quick(capsys):

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from fairmean.rules.round import Access, Round, Rung
     from fairmean.rules.scales import Scale, register_scale
     from fairmean.theory.certificate import certify
+    from fairmean.torch.ddp_hook import ddp_hook
+    from fairmean.torch.groups import GroupFairMean
+    from fairmean.torch.loss import FairMeanLoss
+    from fairmean.torch.robust_groups import GroupRecess, GroupSplit
+    from fairmean.torch.sampler import ClientSampler
     from fairmean.transform import dispersion, fair_objective, marginal_weight, phi, psi
 
 _HOMES = {
@@ -46,22 +51,35 @@ _HOMES = {
     "rules.round": ("Access", "Round", "Rung"),
     "rules.scales": ("Scale", "register_scale"),
     "theory.certificate": ("certify",),
+    "torch.ddp_hook": ("ddp_hook",),
+    "torch.groups": ("GroupFairMean",),
+    "torch.loss": ("FairMeanLoss",),
+    "torch.robust_groups": ("GroupRecess", "GroupSplit"),
+    "torch.sampler": ("ClientSampler",),
     "transform": ("dispersion", "fair_objective", "marginal_weight", "phi", "psi"),
 }
 """Where each public name lives. It is imported when it is first used: importing PyTorch takes two seconds, which those
 who only want a list or a help text need not wait for."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_ROOMS = ("data", "engine", "errors", "experiments", "models", "rules", "terminal", "theory", "transform")
+_ROOMS = (
+    "data", "engine", "errors", "experiments", "export", "models", "report", "rules", "terminal", "theory", "torch",
+    "transform",
+)  # fmt: skip
 
 __all__ = [
     "Access",
     "Checkpointed",
+    "ClientSampler",
     "Comparison",
     "Context",
     "CoordinateRule",
     "CrossEntropy",
     "Diverged",
+    "FairMeanLoss",
     "GramRule",
+    "GroupFairMean",
+    "GroupRecess",
+    "GroupSplit",
     "Listener",
     "LossRule",
     "Method",
@@ -86,6 +104,7 @@ __all__ = [
     "certify",
     "compare",
     "compose",
+    "ddp_hook",
     "dispersion",
     "fair_objective",
     "gathered",

@@ -1,9 +1,14 @@
-"""Plain text in columns."""
+"""Plain text in columns, and tables for spreadsheets."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def columns(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
@@ -19,3 +24,28 @@ def columns(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
 def _width(text: str) -> int:
     """Columns on a terminal: a tilde over an f takes none."""
     return sum(not unicodedata.combining(character) for character in text)
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV with a column for every key of any of them; what a row lacks, and NaN, is left empty.
+
+    >>> print(to_csv([{"name": "mean", "lr": 0.1}, {"name": "qffl", "q": 1}]))
+    name,lr,q
+    mean,0.1,
+    qffl,,1
+    """
+    text = io.StringIO()
+    header = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(text, list(header), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return text.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> Any:
+    """A value for one cell: settings as key=value words, lists as JSON."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={inner}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None or (isinstance(value, float) and math.isnan(value)) else value

@@ -53,6 +53,8 @@ def _log_gap(u: Tensor) -> Tensor:
 
 def check_kappa_tau(kappa: float, tau: float) -> None:
     """κ ≥ 0 and τ > 0, both finite."""
+    if torch.compiler.is_compiling():  # there numbers may be symbols, which cannot be looked at
+        return
     for name, value in (("kappa", kappa), ("tau", tau)):
         if isinstance(value, str) or not hasattr(value, "__float__"):
             raise UserError(f"{name} = {value!r}: must be a number")
@@ -145,6 +147,7 @@ def fair_objective(
     kappa: float = 1.0,
     tau: float = 1.0,
     *,
+    weights: Tensor | None = None,
     ranks: bool | None = None,
     check: bool = True,
 ) -> Tensor:
@@ -160,7 +163,9 @@ def fair_objective(
 
     **Batches.** n counts the groups that are *present*, and each f_i is the loss of the group's samples at hand. On
     small batches, where groups are missing or have a few samples only, the direction is therefore not that of the whole
-    data, not even on average. Draw batches that hold every group, or use larger ones.
+    data, not even on average. Draw batches that hold every group, or use ``fairmean.GroupFairMean``, which remembers.
+
+    **Weights.** With one weight ≥ 0 per sample, a group's loss is Σ w ℓ / Σ w over its samples.
 
     **Ranks.** When ``torch.distributed`` runs several ranks, each has groups of its own, and averaging the ranks'
     gradients (as DDP does) gives (1/n) Σ only if every group is whole on one rank and every rank has as many groups.
@@ -178,11 +183,32 @@ def fair_objective(
     together = _across_ranks(ranks)
     names, index, counts = _grouped(groups, sample_losses.device)
     wrong = _what_is_wrong(sample_losses, index, check, together)
+    weighted = sample_losses
+    if weights is not None and not wrong:
+        wrong = _what_is_wrong_with_weights(weights, names, index, counts, check)
+        if not wrong:
+            weights = weights.detach().to(sample_losses.device)
+            weighted, counts = _single(sample_losses) * weights, _sums(weights, index, counts)
     if not together:
         if wrong:
             raise UserError(wrong)
-        return phi(_sums(sample_losses, index, counts) / counts, kappa, tau).mean().to(_wide(sample_losses.dtype))
-    return _objective_of_all_ranks(sample_losses, names, index, counts, wrong, kappa, tau)
+        return phi(_sums(weighted, index, counts) / counts, kappa, tau).mean().to(_wide(sample_losses.dtype))
+    return _objective_of_all_ranks(weighted, names, index, counts, wrong, kappa, tau)
+
+
+def _what_is_wrong_with_weights(weights: Any, names: Any, index: Tensor, counts: Tensor, check: bool) -> str:
+    """Why these weights cannot be used; '' if they can."""
+    if not isinstance(weights, Tensor) or weights.shape != index.shape:
+        shape = tuple(getattr(weights, "shape", ()))
+        return f"fair_objective: one weight per sample in a tensor, got shape {shape} for {len(index)} samples"
+    if not check or torch.compiler.is_compiling():
+        return ""
+    if not bool(((weights >= 0) & weights.isfinite()).all()):
+        return "fair_objective: weights must be finite and ≥ 0"
+    empty = (_sums(weights.to(index.device), index, counts) == 0).nonzero().flatten().tolist()
+    if empty:
+        return f"fair_objective: all weights of group {names.tolist()[empty[0]]!r} are 0; leave its samples out"
+    return ""
 
 
 def _what_is_wrong(losses: Tensor, index: Tensor, check: bool, may_be_empty: bool) -> str:

@@ -99,6 +99,21 @@ def find(text: str | Path, directory: str | Path = DIRECTORY) -> Path:
     raise UserError(f"there is no run '{text}' in '{directory}'; 'fairmean ls' shows what is there")
 
 
+def find_all(words: Iterable[str | Path], directory: str | Path = DIRECTORY) -> list[Path]:
+    """The folders of all runs that these words name. A name of several runs, or a folder above them, stands for all."""
+    folders: dict[Path, None] = {}
+    for word in words:
+        folder = Path(word)
+        if (folder / "config.toml").is_file():
+            some = [folder]
+        else:
+            asked = str(word).strip("/").removeprefix(f"{directory}/")
+            some = [run for run in _folders(Path(directory)) if asked and _fits(run, Path(directory), asked)]
+            some = some or list(_folders(folder))
+        folders |= dict.fromkeys(some or [find(word, directory)])
+    return list(folders)
+
+
 def differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
     """The keys whose values are not the same in all of these settings, in the order of the config."""
     every = list(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import tomllib
@@ -77,6 +78,10 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        """The run's table and pictures, for notebooks."""
+        return str(importlib.import_module("fairmean.report.inline").shown(self))
 
     @property
     def hash(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
 import io
 import itertools
 import math
@@ -94,6 +95,10 @@ class Comparison:
     def __str__(self) -> str:
         """The table, as the command line prints it."""
         return comparison(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. The room above this one draws it, so it is asked for by name when it is needed."""
+        return str(importlib.import_module("fairmean.report.inline").shown(self))
 
     @property
     def failures(self) -> list[str]:

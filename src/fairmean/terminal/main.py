@@ -16,13 +16,30 @@ from fairmean import __doc__ as about
 from fairmean import __version__
 from fairmean.errors import Busy, Diverged, Lost, UserError
 from fairmean.terminal.progress import Log, Terminated
-from fairmean.terminal.verbs import advise, check, compare, data, ls, new, reproduce, run, show
+from fairmean.terminal.verbs import (
+    advise,
+    check,
+    compare,
+    completion,
+    data,
+    doctor,
+    export,
+    ls,
+    new,
+    report,
+    reproduce,
+    run,
+    show,
+    watch,
+)
 from fairmean.terminal.verbs import list as list_verb
 
 if TYPE_CHECKING:
     from fairmean.engine.ranks import World
 
-VERBS = (run, compare, ls, show, check, advise, list_verb, data, new, reproduce)
+VERBS = (
+    run, compare, report, watch, ls, show, export, check, advise, list_verb, data, new, doctor, completion, reproduce,
+)  # fmt: skip
 _usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"
 _TERMINATED = "told to end (SIGTERM); the same command continues where it stopped"
@@ -91,7 +108,7 @@ def _main(argv: Sequence[str] | None, world: World | None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _parser()
+    parser = whole_parser()
     arguments, more = parser.parse_known_args(argv)
     arguments.ranks = getattr(arguments, "ranks", False)  # whether several ranks share the work of this verb
     arguments.fail = _fail
@@ -157,7 +174,8 @@ def _lost(lost: Lost, world: World) -> int:
     return _LOST
 
 
-def _parser() -> argparse.ArgumentParser:
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser of the command line with all its verbs."""
     parser = argparse.ArgumentParser(
         prog="fairmean",
         description=about,

@@ -36,13 +36,17 @@ def _poisoned(config: Config) -> list[str]:
     return [str(client).strip() for client in (clients.strip("[]").split(",") if isinstance(clients, str) else clients)]
 
 
-def footer(result: Comparison, command: str = "fairmean compare") -> str:
-    """How to read the table, and where to go next; ``command`` made it, and further commands are written from it."""
+def footer(result: Comparison, command: str = "fairmean compare", report: str | None = None) -> str:
+    """How to read the table, and where to go next; ``command`` made it, and further commands are written from it.
+
+    ``report``: the file of a report that was written.
+    """
     return (
         f"best per column {'in bold' if in_colour() else '*'} · {_judged(result.config)}, {_labels(result)}\n"
         f"{_assumptions(result)}{_diverged(result)}"
         f"details: {result.folder}/table.csv (kept as {result.table.name}), and one folder per run beside it\n"
-        f"next: {_next(result, command)}"
+        f"{f'report: {report} (open it in a browser)' + chr(10) if report else ''}"
+        f"next: {_next(result, command, report)}"
     )
 
 
@@ -63,10 +67,12 @@ def _labels(result: Comparison) -> str:
     return "on labels as given, before poisoning, over regular clients (all of them where there is no attack)"
 
 
-def _next(result: Comparison, command: str) -> str:
-    """What to type next: more draws where there is one alone, and where the runs are."""
+def _next(result: Comparison, command: str, report: str | None) -> str:
+    """What to type next: more draws where there is one alone, a page to look at, and where the runs are."""
+    name = result.config.run.name
     more = [f"{command} --seeds 1-5"] if len(result.seeds) == 1 else []
-    return "   ·   ".join([*more, f"fairmean ls {result.config.run.name}"])
+    look = [] if report else [f"fairmean report {name}"]
+    return "   ·   ".join([*more, *look, f"fairmean ls {name}"])
 
 
 def _diverged(result: Comparison) -> str:

@@ -80,15 +80,18 @@ def takes_modules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--import", dest="modules", action="append", default=[], metavar="MODULE", help=_IMPORT)
 
 
-def takes_json(parser: argparse.ArgumentParser) -> None:
-    """``--json``, for programs."""
-    parser.add_argument("--json", action="store_true", help="print JSON, for other programs")
+def takes_json(parser: argparse.ArgumentParser, table: bool = False) -> None:
+    """``--json``, for programs; where a table is printed, ``--csv`` instead."""
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="print JSON, for other programs")
+    if table:
+        forms.add_argument("--csv", action="store_true", help="print CSV, for spreadsheets")
 
 
-def takes_training(parser: argparse.ArgumentParser) -> None:
+def takes_training(parser: argparse.ArgumentParser, table: bool = False) -> None:
     """What 'run' and 'compare' have in common."""
     takes_settings(parser)
-    takes_json(parser)
+    takes_json(parser, table)
     parser.add_argument("--dry-run", action="store_true", help="say what would be run, and write nothing")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.add_argument("-v", "--verbose", action="store_true", help="say on standard error what happens")

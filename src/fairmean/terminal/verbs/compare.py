@@ -10,6 +10,7 @@ from fairmean.terminal.words import numbers, parser_for, settings_of, split, tak
 
 if TYPE_CHECKING:
     from fairmean.engine.ranks import World
+    from fairmean.experiments.study import Comparison
 
 _ABOUT = """\
 Run every method under every attack for every seed, and print one table.
@@ -23,7 +24,9 @@ _EXAMPLES = (
     "fairmean compare                                        the defaults, on embedded images",
     "fairmean compare --methods mean,fairmean:kappa=4 --attacks none,pairwise --seeds 1-5",
     "fairmean compare --methods fairmean,mean:train.lr=0.2   a setting for one method alone",
+    "fairmean compare --seeds 1-5 --csv > runs.csv           a row for every run",
     "fairmean compare grid.train.lr=[0.05,0.1,0.2] --methods mean --attacks none",
+    "fairmean compare --seeds 1-5 --report report.html       and a page to look at",
     "'fairmean run --help' lists all keys; 'fairmean list methods' all methods.",
 )
 
@@ -31,7 +34,7 @@ _EXAMPLES = (
 def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = parser_for(verbs, "compare", "several methods × attacks × seeds in one table", _ABOUT, _EXAMPLES)
-    takes_training(parser)
+    takes_training(parser, table=True)
     usual = "mean, fedavg, qffl, fairmean and fairmean-normalised"
     parser.add_argument("--methods", metavar="A,B:key=value", help=f"which methods, or all; default: {usual}")
     parser.add_argument("--attacks", metavar="A,B:key=value", help="default: none, random_class, pairwise")
@@ -39,6 +42,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument(
         "--together", type=int, metavar="N", help="runs at once; default: all that fit on a GPU, one on a CPU"
     )
+    parser.add_argument("--report", metavar="FILE", help="also write a report of it: one HTML file to look at")
     parser.set_defaults(call=_compare, ranks=True)
 
 
@@ -59,27 +63,43 @@ def _compare(arguments: argparse.Namespace, world: World | None) -> int:
     from fairmean.rules.named import named_methods
     from fairmean.terminal import tables
     from fairmean.terminal.progress import Live
+    from fairmean.text import to_csv
 
     world = world or ALONE
     if everything:
         lists["methods"] = list(named_methods())
     if arguments.dry_run:
-        for method, attack, config in resolved(plan(source, overrides, **lists), Sources()):
-            print(f"{folder_of(config)}  {method} · {attack} · seed {config.seed}")
+        planned = [
+            {"folder": str(folder_of(config)), "method": method, "attack": attack, "seed": config.seed}
+            for method, attack, config in resolved(plan(source, overrides, **lists), Sources())
+        ]
+        lines = (f"{run['folder']}  {run['method']} · {run['attack']} · seed {run['seed']}" for run in planned)
+        print(to_json(planned) if arguments.json else to_csv(planned) if arguments.csv else "\n".join(lines))
         return 0
-    with Live(arguments.quiet or arguments.json or world.rank > 0) as live:
+    with Live(arguments.quiet or arguments.json or arguments.csv or world.rank > 0) as live:
         if world.size > 1:
             spread(plan(source, overrides, **lists), world, live.study, arguments.together)
         if world.rank:
             return world.first(0)
         result = compare_planned(plan(source, overrides, **lists), live.study, arguments.together)
+    report = _reported(result, arguments.report) if arguments.report else None
     if arguments.json:
         print(to_json(result.records))
+    elif arguments.csv:
+        print(to_csv(result.records))
     else:
-        print("\n".join([tables.headline(result.config), comparison(result), tables.footer(result, _again(arguments))]))
+        ending = tables.footer(result, _again(arguments), report)
+        print("\n".join([tables.headline(result.config), comparison(result), ending]))
     for line in result.failures:
         arguments.fail(line, 1)
     return world.first(1 if result.failures else 0)
+
+
+def _reported(result: Comparison, file: str) -> str:
+    """Write the report, and say where it is."""
+    from fairmean.report import write
+
+    return str(write(result, file))
 
 
 def _again(arguments: argparse.Namespace) -> str:

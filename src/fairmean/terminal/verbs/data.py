@@ -28,7 +28,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("name", nargs="?", help="the data set; with show, also a file or folder of yours")
     parser.add_argument("settings", nargs="*", metavar="data.key=value", help="with show: how to read it")
     parser.add_argument("--from", dest="source", metavar="PATH", help="with get: a folder or file that holds it")
-    takes_json(parser)
+    takes_json(parser, table=True)
     parser.set_defaults(call=_data)
 
 
@@ -37,7 +37,7 @@ def _data(arguments: argparse.Namespace) -> None:
     from fairmean.data.store import folder as cache_folder
     from fairmean.terminal.progress import Live
     from fairmean.terminal.stored_catalogue import datasets
-    from fairmean.text import columns
+    from fairmean.text import columns, to_csv
 
     if arguments.settings and arguments.action != "show":
         raise UserError(f"data {arguments.action}: '{arguments.settings[0]}' belongs to 'fairmean data show'")
@@ -46,9 +46,14 @@ def _data(arguments: argparse.Namespace) -> None:
         if arguments.json:
             print(json.dumps(rows, indent=1, ensure_ascii=False))
             return
+        if arguments.csv:
+            print(to_csv(rows))
+            return
         print(columns([[str(value) for value in row.values()] for row in rows], list(rows[0])))
         print(f"cache: {cache_folder()} (set FAIRMEAN_DATA to move it)")
         return
+    if arguments.csv:
+        raise UserError(f"data {arguments.action} --csv: prints a path, which is no table; use --json")
     if arguments.name is None:
         raise UserError(f"data {arguments.action}: name a data set; 'fairmean data list' shows them")
     if arguments.action == "show":

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairmean.experiments.listing import Entry, differing, entries
 from fairmean.terminal.words import parser_for, takes_directory, takes_json
-from fairmean.text import columns
+from fairmean.text import columns, to_csv
 
 _ABOUT = """\
 List the runs in a folder, the newest last: method, attack, seed, the settings in which the runs differ, how each one
@@ -19,6 +19,7 @@ _EXAMPLES = (
     "fairmean ls",
     "fairmean ls demo                                        only runs of that name",
     "fairmean ls --dir elsewhere --all",
+    "fairmean ls --csv > runs.csv                            all runs with all their settings, for a spreadsheet",
 )
 _SHOWN = 40
 _TOLD_ALREADY = ("method.name", "attack.name", "seed", "partition.seed", "run.name", "run.dir")
@@ -30,7 +31,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="only runs whose name or hash begins so")
     parser.add_argument("--all", action="store_true", help=f"all of them, not only the newest {_SHOWN}")
     takes_directory(parser)
-    takes_json(parser)
+    takes_json(parser, table=True)
     parser.set_defaults(call=_ls)
 
 
@@ -40,6 +41,9 @@ def _ls(arguments: argparse.Namespace) -> None:
         every = [entry for entry in every if _named(entry, arguments.name, arguments.dir)]
     if arguments.json:
         print(json.dumps([_record(entry) for entry in every], indent=1, ensure_ascii=False))
+        return
+    if arguments.csv:
+        print(to_csv([_flat(entry) for entry in every]))
         return
     if not every:
         begins = f" that begins with '{arguments.name}'" if arguments.name else ""
@@ -81,6 +85,13 @@ def _record(entry: Entry) -> dict[str, Any]:
         **metrics,
         "settings": entry.settings,
     }
+
+
+def _flat(entry: Entry) -> dict[str, Any]:
+    """A run in one row: its settings are columns of their own."""
+    record = _record(entry)
+    settings = record.pop("settings")
+    return {**record, **settings}
 
 
 def _short(value: Any) -> str:

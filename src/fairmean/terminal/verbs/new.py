@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from fairmean.errors import UserError
-from fairmean.terminal.words import parser_for
+from fairmean.terminal.words import parser_for, takes_json
 
 _ABOUT = """\
 Write a commented config to start from: the settings that people change most, with their defaults. With --all it has
@@ -23,6 +25,7 @@ def add_to(verbs: Any) -> None:
     parser = parser_for(verbs, "new", "write a commented config to start from", _ABOUT, _EXAMPLES)
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="where to; without it, print")
     parser.add_argument("--all", action="store_true", help="every setting there is")
+    takes_json(parser)
     parser.set_defaults(call=_new)
 
 
@@ -31,7 +34,7 @@ def _new(arguments: argparse.Namespace) -> None:
 
     text = starter.text(arguments.all)
     if arguments.file == "-":
-        print(text, end="")
+        print(json.dumps(tomllib.loads(text), indent=1, ensure_ascii=False) if arguments.json else text.rstrip("\n"))
         return
     file = Path(arguments.file)
     if file.exists():
@@ -42,4 +45,4 @@ def _new(arguments: argparse.Namespace) -> None:
         if file.is_file():  # half of it
             file.unlink()
         raise UserError(f"'{file}': cannot be written ({error.strerror})") from None
-    print(f"wrote {file}; next: fairmean run {file}")
+    print(json.dumps({"file": str(file)}) if arguments.json else f"wrote {file}; next: fairmean run {file}")

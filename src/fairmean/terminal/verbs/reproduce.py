@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmean.errors import UserError
+from fairmean.terminal.words import parser_for, takes_json
 
 
 def add_to(verbs: Any) -> None:
@@ -17,8 +18,11 @@ def add_to(verbs: Any) -> None:
     if paper is not None:
         paper.add_to(verbs)
         return
-    parser = verbs.add_parser("reproduce", help="the paper's tables and figures (in a checkout of the repository)")
+    about = "The paper's tables and figures. They come with a checkout of the repository; this installation has none."
+    examples = ("fairmean reproduce table2                               in a checkout of the repository",)
+    parser = parser_for(verbs, "reproduce", "the paper's tables and figures (in a checkout)", about, examples)
     parser.add_argument("settings", nargs="*")
+    takes_json(parser)
     parser.set_defaults(call=_no_paper)
 
 

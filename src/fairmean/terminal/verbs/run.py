@@ -45,6 +45,7 @@ def _run(arguments: argparse.Namespace, world: World | None) -> None:
     from fairmean.experiments.building import build_simulator
     from fairmean.experiments.folder import to_json
     from fairmean.experiments.identity import Sources, folder_of, resolve
+    from fairmean.experiments.listing import flat
     from fairmean.experiments.run import run_resolved
     from fairmean.terminal import tables
     from fairmean.terminal.progress import Live
@@ -54,8 +55,12 @@ def _run(arguments: argparse.Namespace, world: World | None) -> None:
     config = resolve(config, sources)
     if arguments.dry_run:
         simulator = build_simulator(config, sources=sources)
-        print(to_toml(config))
         sizes = simulator.federation.sizes
+        if arguments.json:
+            facts = {"folder": str(folder_of(config)), "parameters": len(simulator.w), "sizes": sizes.tolist()}
+            print(to_json({**facts, "settings": dict(flat(config.to_dict()))}))
+            return
+        print(to_toml(config))
         print(
             f"# {len(simulator.w):,} parameters; client sizes {sizes.min()} … {sizes.max()}; folder {folder_of(config)}"
         )

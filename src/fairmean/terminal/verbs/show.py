@@ -13,6 +13,7 @@ of its gradient and its accuracy."""
 _EXAMPLES = (
     "fairmean show 3f2a                                      a beginning of the run's hash is enough",
     "fairmean show runs/demo/3f2a8c0de111 --clients 100",
+    "fairmean show 3f2a --csv > clients.csv                  a row for every client",
 )
 
 
@@ -22,7 +23,7 @@ def add_to(verbs: Any) -> None:
     parser.add_argument("run", metavar="RUN", help="the run's folder, or a beginning of its hash")
     parser.add_argument("--clients", type=int, default=20, metavar="N", help="how many clients; default: %(default)s")
     takes_directory(parser)
-    takes_json(parser)
+    takes_json(parser, table=True)
     takes_modules(parser)
     parser.set_defaults(call=_show)
 
@@ -35,6 +36,10 @@ def _show(arguments: argparse.Namespace) -> None:
     from fairmean.experiments.folder import to_json
     from fairmean.experiments.reading import load
     from fairmean.terminal import one_run
+    from fairmean.text import to_csv
 
     run = load(folder)
+    if arguments.csv:
+        print(to_csv(one_run.record(run)["clients"]))
+        return
     print(to_json(one_run.record(run)) if arguments.json else one_run.page(run, arguments.clients))

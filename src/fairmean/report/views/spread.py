@@ -1,0 +1,18 @@
+"""How far apart the clients of a method are: a strip of points for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairmean.report.markup import picture, section
+
+
+def html(data: dict[str, Any]) -> str | None:
+    """The same figures as the heat map, along an axis."""
+    if not data["clients"]:
+        return None
+    caption = (
+        "Each point is a client, so a short strip means that clients are served alike; the upright line is the average "
+        "of the regular clients, and poisoned clients are crosses."
+    )
+    return section("spread", "How the clients are spread", caption, picture("spread", "Accuracy of the clients"))
