@@ -16,13 +16,13 @@ from fairmean import __doc__ as about
 from fairmean import __version__
 from fairmean.errors import Busy, Diverged, Lost, UserError
 from fairmean.terminal.progress import Log, Terminated
-from fairmean.terminal.verbs import advise, check, compare, data, ls, new, reproduce, run, show
+from fairmean.terminal.verbs import advise, check, compare, data, ls, new, reproduce, run, show, tune
 from fairmean.terminal.verbs import list as list_verb
 
 if TYPE_CHECKING:
     from fairmean.engine.ranks import World
 
-VERBS = (run, compare, ls, show, check, advise, list_verb, data, new, reproduce)
+VERBS = (run, compare, tune, ls, show, check, advise, list_verb, data, new, reproduce)
 _usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"
 _TERMINATED = "told to end (SIGTERM); the same command continues where it stopped"
