@@ -24,7 +24,7 @@ from fairmean.experiments.choosing import ranked, score
 from fairmean.experiments.search import FACTOR, HALF_WIDTHS, round_step
 from fairmean.experiments.study import spec, written
 from fairmean.experiments.tune import BUDGET, BY
-from fairmean.rules.scales import FairMean, QFFL
+from fairmean.rules.scales import QFFL, FairMean
 from fairmean.terminal.words import numbers
 
 RESULTS = Path(__file__).parent.parent / "results"

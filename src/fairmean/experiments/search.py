@@ -28,6 +28,7 @@ Measure = Callable[[str, Setting, int], NDArray[np.float64]]
 FACTOR = 2.0
 HALF_WIDTHS = (4, 3, 2)
 MOST_MORE = 6
+"""So often the grid of steps grows at an edge, and so often the best step moves to one beside it."""
 STEPS, OWN, AGAIN = "step sizes", "own parameters", "steps beside the best"
 
 
@@ -184,7 +185,7 @@ class Search:
     def _beside(self) -> None:
         """The steps next to the best one: both reach the level before the last, and better ones the last."""
         level, tried = max(0, self.ladder.last - 1), set()
-        while self.best not in tried:
+        while self.best not in tried and len(tried) < MOST_MORE:
             tried.add(self.best)
             for factor in (1 / FACTOR, FACTOR):
                 setting = self._with_step(self.best, self._step(self.best) * factor)
