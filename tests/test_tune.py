@@ -101,7 +101,7 @@ def test_own_parameters_come_after_the_step_and_the_step_is_looked_at_again():
     assert len([setting for setting in stages if "q" in setting]) >= 3
     small = searching(ridge, budget=9, space=space, defaults={"q": 1.0})
     small.run()
-    assert "own parameters" in small.skipped
+    assert "own hyper-parameters" in small.notes[0]
     fixed = searching(ridge_at(0.2, ridge), step=None, space=space, defaults={"q": 1.0})
     assert dict(fixed.run()) == {"q": 0.5}
 

@@ -54,7 +54,7 @@ class Search:
         self.values: dict[tuple[Setting, int], NDArray[np.float64]] = {}
         self.reached: dict[Setting, int] = {}
         self.spent = 0
-        self.skipped = ""
+        self.notes: list[str] = []
         self.best: Setting = ()
 
     @property
@@ -142,7 +142,7 @@ class Search:
         most = next((n for n in range(len(points), 0, -1) if self.ladder.least(n) + reserve <= self.left), 0)
         most = most or next((n for n in range(len(points), 0, -1) if self.ladder.least(n) <= self.left), 0)
         if not most:
-            self.skipped = "the budget did not reach for its own parameters, which stay as they are"
+            self.notes.append("the budget did not suffice for its own hyper-parameters, which keep their values")
             return
         if most < len(points):
             chosen = generator(0, "tune", self.method).choice(len(points), most, replace=False)
@@ -184,7 +184,8 @@ class Search:
 
     def _beside(self) -> None:
         """The steps next to the best one: both reach the level before the last, and better ones the last."""
-        level, tried = max(0, self.ladder.last - 1), set()
+        level = max(0, self.ladder.last - 1)
+        tried: set[Setting] = set()
         while self.best not in tried and len(tried) < MOST_MORE:
             tried.add(self.best)
             for factor in (1 / FACTOR, FACTOR):
@@ -196,10 +197,16 @@ class Search:
                     continue
                 if known < level:
                     self._raise(AGAIN, setting, level)
-                better = self._ranked([self.best, setting], level)[0] == setting
-                if better and self.left >= self.ladder.cost(self.reached[setting], self.ladder.last):
-                    self._raise(AGAIN, setting, self.ladder.last)
-                    self.best = self._ranked([self.best, setting], self.ladder.last)[0]
+                if self._ranked([self.best, setting], level)[0] == self.best:
+                    continue
+                if self.left < self.ladder.cost(self.reached[setting], self.ladder.last):
+                    step = f"{self.step}={self._step(setting):g}"
+                    self.notes.append(
+                        f"{step} looks better still, but the budget did not suffice to run it on all draws"
+                    )
+                    continue
+                self._raise(AGAIN, setting, self.ladder.last)
+                self.best = self._ranked([self.best, setting], self.ladder.last)[0]
 
     def _ranked(self, settings: Iterable[Setting], level: int) -> list[Setting]:
         return ranked({s: self.score(s, level) for s in settings}, self._step, self.digits)

@@ -204,7 +204,7 @@ def _planned(
         needed = math.ceil(search.least() / first.train.rounds)
         raise UserError(
             f"budget = {budget}: is too small for '{text}', which needs at least {needed} runs of {first.train.rounds} "
-            f"rounds on {len(by_seed)} draws; use budget={needed} or more, or fewer seeds"
+            f"rounds on {len(by_seed)} draws; allow so many, or use fewer seeds"
         )
     return Planned(text, list(by_seed.values()), search)
 

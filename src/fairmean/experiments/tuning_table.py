@@ -36,12 +36,13 @@ def tuning(result: Tuning) -> str:
     notes = [
         f"{result.by} of the clients' {result.metric.label} on samples held out from training, mean over "
         f"{_count(len(result.seeds), 'draw')} that no comparison reports",
-        f"next best: how much worse it is, paired by draw; as good: the values within {tolerance} of the best",
+        "next best: how much worse it is, paired by draw; as good: the values, of those that had all rounds, within "
+        f"{tolerance} of the best",
         f"runs: what the search cost, in runs of {result.config.train.rounds} rounds; each method had {result.budget}",
     ]
     if any(_EDGE in row[1] for row in rows):
         notes.append(f"{_EDGE} lies at the edge of what was searched; better values may lie beyond")
-    notes += [f"{method}: {search.skipped}" for method, search in result.searches.items() if search.skipped]
+    notes += [f"{method}: {note}" for method, search in result.searches.items() for note in dict.fromkeys(search.notes)]
     return "\n".join([columns(rows, header), *notes])
 
 
@@ -90,16 +91,26 @@ def _next(search: Search) -> str:
         ((search.gap(setting)[0], setting) for setting in others if search.reached[setting] == furthest),
         key=lambda pair: math.inf if math.isnan(pair[0]) else pair[0],
     )
-    short = "" if furthest == search.ladder.last else f" at {search.ladder.levels[furthest].rounds} rounds"
-    return f"{words(setting)} ({'diverged' if math.isnan(gap) else f'−{gap:.2g}'.replace('−-', '+')}{short})"
+    worse = "diverged" if math.isnan(gap) else f"−{gap:.2g}".replace("−-", "+")
+    return f"{words(setting)} ({worse}{_where(search, furthest)})"
+
+
+def _where(search: Search, number: int) -> str:
+    """On what part of the rounds or draws settings were compared; nothing for the whole."""
+    level, whole = search.ladder.levels[number], search.ladder.levels[-1]
+    if level.rounds < whole.rounds:
+        return f" at {level.rounds} rounds"
+    return "" if level == whole else f" on {_count(level.draws, 'draw')}"
 
 
 def as_good(search: Search, tolerance: float) -> list[Setting]:
-    """The best setting, and those within the tolerance or one standard error of it, each where it was run furthest."""
+    """The best setting, and those within the tolerance or one standard error of it, of those that had all rounds."""
+    whole = search.ladder.levels[-1].rounds
     close = []
-    for setting in search.reached:
+    for setting, reached in search.reached.items():
         gap, error = search.gap(setting)
-        if setting == search.best or gap <= max(tolerance, 0.0 if math.isnan(error) else error):
+        near = gap <= max(tolerance, 0.0 if math.isnan(error) else error)
+        if setting == search.best or (near and search.ladder.levels[reached].rounds == whole):
             close.append(setting)
     return close
 

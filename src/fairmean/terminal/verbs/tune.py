@@ -31,7 +31,7 @@ def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = parser_for(verbs, "tune", "choose step sizes and hyper-parameters fairly", _ABOUT, _EXAMPLES)
     takes_training(parser)
-    parser.add_argument("--methods", metavar="A,B:key=value", help="which methods; default: those of 'compare'")
+    parser.add_argument("--methods", metavar="A,B:key=value", help="which methods, or all; default: those of 'compare'")
     parser.add_argument("--attacks", metavar="A,B", default="none", help="what to tune under; default: %(default)s")
     parser.add_argument("--seeds", metavar="1001-1003", help="draws to tune on; default: 1001-1003")
     parser.add_argument("--compare-seeds", metavar="1-5", help="draws that the comparison will report; default: 1-5")
@@ -47,8 +47,9 @@ def add_to(verbs: Any) -> None:
 
 def _tune(arguments: argparse.Namespace) -> int:
     source, overrides = settings_of(arguments.settings)
+    everything = arguments.methods == "all"
     options: dict[str, Any] = {
-        "methods": split("--methods", arguments.methods, "mean,fairmean:tau=1"),
+        "methods": None if everything else split("--methods", arguments.methods, "mean,fairmean:tau=1"),
         "attacks": split("--attacks", arguments.attacks, "none,pairwise:rho=0.5"),
         "budget": _budget(arguments.budget),
         "by": arguments.by,
@@ -58,9 +59,12 @@ def _tune(arguments: argparse.Namespace) -> int:
 
     from fairmean.experiments.folder import to_json
     from fairmean.experiments.tune import planned, tune
+    from fairmean.rules.named import named_methods
     from fairmean.terminal import tables
     from fairmean.terminal.progress import Live, Log
 
+    if everything:
+        options["methods"] = list(named_methods())
     if arguments.dry_run:
         for one in planned(source, overrides, **options):
             print(_plan(one.spec, one.search))
