@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--draws", help="as 2001-2003; default: three times three")
     parser.add_argument("--methods", help=f"default: {', '.join([*STEPS_ALONE, *JOINT])}")
     parser.add_argument("--out", type=Path, default=RESULTS / "tune-against-grid.csv")
+    parser.add_argument("--runs", help="where runs are kept, so that they need not be computed again; default: nowhere")
     arguments = parser.parse_args()
     every = DRAWS if arguments.draws is None else (tuple(numbers(arguments.draws) or ()),)
     methods = arguments.methods.split(",") if arguments.methods else [*STEPS_ALONE, *JOINT]
@@ -110,7 +111,7 @@ def main() -> None:
         writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
         writer.writeheader()
         for draws, text in itertools.product(every, methods):
-            settings = SETTINGS | {"run.dir": folder, "run.name": "tune"}
+            settings = SETTINGS | {"run.dir": arguments.runs or folder, "run.name": "tune"}
             for row in rows(text, draws, settings, ("average", "worst"), JOINT.get(text)):
                 writer.writerow(row)
                 out.flush()

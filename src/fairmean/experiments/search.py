@@ -124,23 +124,20 @@ class Search:
         return grid
 
     def _own_parameters(self) -> None:
-        """Other values of the method's own hyper-parameters at the best step: all of them, or so many at random."""
-        current = dict(self.defaults)
-        keys = [key for key, values in self.space.items() if len(set(values) | {current.get(key)}) > 1]
-        if not keys:
-            return
-        fixed = [(key, value) for key, value in self.best if key == self.step]
-        points = [
-            (*fixed, *zip(keys, values, strict=True))
-            for values in itertools.product(*(self.space[key] for key in keys))
-        ]
-        usual = tuple((key, current[key]) for key in keys)
-        points = [point for point in points if point[len(fixed) :] != usual and self.possible(point)]
+        """Other values of the method's own hyper-parameters, each at the best step, half and twice that step.
+
+        A hyper-parameter may change how long steps are, and then its best value has another step. Where these are more
+        settings than can be paid, so many are drawn at random.
+        """
+        keys = [key for key, values in self.space.items() if set(values) - {self.defaults.get(key)}]
+        usual = tuple(self.defaults[key] for key in keys)
+        others = [values for values in itertools.product(*(self.space[key] for key in keys)) if values != usual]
+        steps = [self._with_step(self.best, self._step(self.best) * factor) for factor in (1 / FACTOR, 1.0, FACTOR)]
+        points = [(*step, *zip(keys, values, strict=True)) for values in others for step in dict.fromkeys(steps)]
+        points = [point for point in points if self.possible(point)]
         if not points:
             return
-        reserve = 2 * self.ladder.cost(-1, max(0, self.ladder.last - 1)) if self.step is not None else 0
-        most = next((n for n in range(len(points), 0, -1) if self.ladder.least(n) + reserve <= self.left), 0)
-        most = most or next((n for n in range(len(points), 0, -1) if self.ladder.least(n) <= self.left), 0)
+        most = max((n for n in range(len(points) + 1) if self._pays(n)), default=0)
         if not most:
             self.notes.append("the budget did not suffice for its own hyper-parameters, which keep their values")
             return
@@ -150,7 +147,13 @@ class Search:
         for point in points:
             self._raise(OWN, point, 0)
         winner = self._among(OWN, points, finite=False)
-        self.best = self._ranked([self.best, winner], self.ladder.last)[0] if self._whole(winner) else self.best
+        if self._whole(winner):
+            self.best = self._ranked([self.best, winner], self.ladder.last)[0]
+
+    def _pays(self, settings: int) -> bool:
+        """Whether there is enough left to search so many settings, and afterwards to look at the steps beside."""
+        beside = 2 * self.ladder.cost(-1, max(0, self.ladder.last - 1)) if self.step is not None else 0
+        return self.ladder.least(settings) + (beside if settings > 1 else 0) <= self.left
 
     def _among(self, stage: str, settings: list[Setting], finite: bool = True) -> Setting:
         """Successive halving from the first level on; the best of those that came to the last one."""
@@ -179,8 +182,8 @@ class Search:
         return settings[0]
 
     def _reserve(self, stage: str) -> int:
-        """Rounds that should be left for what comes after a stage: half of them, before own parameters are searched."""
-        return self.budget // 2 if stage == STEPS and self.space else 0
+        """Rounds that should be left for what comes after a stage: most of them, before own parameters are searched."""
+        return 2 * self.budget // 3 if stage == STEPS and self.space else 0
 
     def _beside(self) -> None:
         """The steps next to the best one: both reach the level before the last, and better ones the last."""

@@ -14,8 +14,9 @@ Choose the step size and the hyper-parameters of each method, with the same budg
 
 Every setting is judged on samples that are held out from training (data.validation; a fifth, unless you set it), on
 draws that no comparison reports. Step sizes come first: a grid of factors of two about train.lr, which grows where its
-best lies at an edge. Then come the method's own hyper-parameters, at random where there are too many of them, and then
-the steps beside the best. Most settings have a third of the rounds on one draw alone; the best go on.
+best lies at an edge. Then come the method's own hyper-parameters with steps near the best one, drawn at random where
+there are too many, and then the steps beside the best. Most settings have a third of the rounds on one draw alone; the
+best go on.
 
 A table says what was chosen and how much it matters, and the comparison that follows is there to copy. What a method's
 name sets, as in fairmean:kappa=4, is not searched. Runs that are there already are not computed again, so the same
