@@ -1,5 +1,6 @@
 """The search: within its budget, on validation samples, on draws of its own; interrupted, it goes on."""
 
+import csv
 import importlib.util
 import json
 import math
@@ -104,6 +105,18 @@ def test_own_parameters_come_after_the_step_and_the_step_is_looked_at_again():
     assert "own hyper-parameters" in small.notes[0]
     fixed = searching(ridge_at(0.2, ridge), step=None, space=space, defaults={"q": 1.0})
     assert dict(fixed.run()) == {"q": 0.5}
+
+
+def test_a_parameter_that_lengthens_steps_is_found_with_a_shorter_one():
+    """At the step that is best for κ = 1, κ = 3 diverges; at half of it, it is the best of all."""
+
+    def landscape(setting, draw):
+        kappa, step = setting.get("kappa", 1.0), setting["train.lr"]
+        length = step * (1 + kappa)
+        return math.nan if length > 0.45 else 50 + 5 * kappa - abs(math.log2(length / 0.4))
+
+    search = searching(landscape, space={"kappa": (0.5, 1.0, 3.0)}, defaults={"kappa": 1.0})
+    assert dict(search.run()) == {"train.lr": 0.1, "kappa": 3.0}
 
 
 def ridge_at(step, landscape):
@@ -347,3 +360,18 @@ def test_as_good_as_the_whole_grid_at_a_third_of_its_cost(here):
         assert row["steps_apart"] <= 1
         assert row["tune_rounds"] <= row["grid_rounds"] / 3
         assert float(row["points_lost"]) < 5
+
+
+def test_the_stored_comparison_with_the_whole_grid():
+    """What the docs say of results/tune-against-grid.csv."""
+    with open(ROOT / "results/tune-against-grid.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    alone = [row for row in rows if int(row["grid_settings"]) == 9]
+    joint = [row for row in rows if row not in alone]
+    assert len({row["method"] for row in alone}) == 6
+    assert len(alone) == 36
+    assert all(int(row["steps_apart"]) <= 1 for row in alone)
+    assert all(3 * int(row["tune_rounds"]) <= int(row["grid_rounds"]) for row in alone)
+    assert all(5 * int(row["tune_rounds"]) <= int(row["grid_rounds"]) for row in joint)
+    assert np.mean([float(row["points_lost"]) for row in joint]) == pytest.approx(1.05, abs=0.01)
+    assert max(float(row["points_lost"]) for row in joint) < 6
