@@ -238,6 +238,10 @@ def test_another_package_adds_a_method(tmp_path, monkeypatch, registries):
         "rules.optimisers",
         "experiments.study",
         "experiments.statistics",
+        "experiments.choosing",
+        "experiments.ladder",
+        "experiments.search",
+        "rules.search_space",
         "engine.ranks",
     ],
 )

@@ -14,6 +14,7 @@ from fairmean.checks import at_least
 from fairmean.errors import UserError
 from fairmean.rules.aggregator import CoordinateRule, GramRule, knows_f, register
 from fairmean.rules.round import Round
+from fairmean.rules.search_space import Search
 
 _BLOCK = 2**20  # entries sorted at a time: a block and its copy stay in the cache
 
@@ -116,6 +117,7 @@ class RFA(GramRule):
     nu: float = 1e-5
     iterations: int = 4
     by_count: bool = False
+    search: ClassVar[Search] = {"nu": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)}
 
     def __post_init__(self) -> None:
         at_least("iterations", self.iterations, 1)

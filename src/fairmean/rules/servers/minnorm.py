@@ -11,6 +11,7 @@ from torch import Tensor
 from fairmean.checks import at_least, within
 from fairmean.rules.aggregator import CoordinateRule, GramRule, register
 from fairmean.rules.round import Round, Rung, State
+from fairmean.rules.search_space import Search
 from fairmean.rules.servers.qp import min_norm
 
 _TINY = 1e-12
@@ -31,6 +32,7 @@ class FedMGDAPlus(GramRule):
     """d = Σ λ_i u_i, u_i = v_i/‖v_i‖: the shortest one with Σλ = 1, λ ≥ 0, |λ_i − m_i/Σm| ≤ ε."""
 
     epsilon: float = 0.1
+    search: ClassVar[Search] = {"epsilon": (0.05, 0.1, 0.25, 0.5, 1.0)}
 
     def __post_init__(self) -> None:
         within("epsilon", self.epsilon, 0, 1, "0: FedAvg's weights, 1: free")
@@ -63,6 +65,7 @@ class AdaFed(GramRule):
 
     gamma: float = 1.0
     normalise: bool = False
+    search: ClassVar[Search] = {"gamma": (0.25, 0.5, 1.0, 2.0), "normalise": (False, True)}
 
     def __post_init__(self) -> None:
         at_least("gamma", self.gamma, 0)
@@ -96,6 +99,7 @@ class FairMOO(GramRule):
     """Var(f) > threshold: d = (2/n) Σ (f_i − f̄) v_i; else the least-norm hull point with d·g_fair ≥ 0; then d/‖d‖."""
 
     threshold: float = 3e-3
+    search: ClassVar[Search] = {"threshold": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}
 
     def __post_init__(self) -> None:
         at_least("threshold", self.threshold, 0)
@@ -158,6 +162,7 @@ class FedMDFG(GramRule):
     s: int = 5
     armijo: float = 1e-4
     line_search: bool = True
+    search: ClassVar[Search] = {"theta": (0.0, 5.0, 11.25, 25.0, 45.0), "armijo": ()}
     rung: ClassVar[Rung] = Rung.EXTRA
 
     def __post_init__(self) -> None:
