@@ -118,9 +118,10 @@ class QFFL(Scale):
 class FairMeanSplit(Scale):
     """s_i = (1 + κ H_i/(H_i+τ)) exp(−β max(0, f_i − H_i)), and d = Σ s_i g_i / Σ s_i.
 
-    A client's priority comes from the entropy H_i of its predictions, which needs no labels. The trust in it comes from
-    the excess f_i − H_i of its loss over that entropy, which is positive when its labels contradict the model. Always
-    0 < s_i < 1 + κ.
+    A client's priority comes from the entropy H_i of its predictions, which needs no labels. It is the mean of
+    −Σ_c p_c log p_c over its samples, where p_c is the probability that the model gives to class c. The trust in the
+    client comes from the excess f_i − H_i of its loss over that entropy, which is positive when its labels contradict
+    the model. Always 0 < s_i < 1 + κ.
     """
 
     kappa: float = 16.0

@@ -89,7 +89,7 @@ class TrimmedMean(CoordinateRule):
 @register(
     "median",
     reference="Yin et al. 2018",
-    when="Like the trimmed mean, where f is not known.",
+    when="Like the trimmed mean, but you need not tell it how many clients are poisoned.",
 )
 @dataclass(frozen=True)
 class Median(CoordinateRule):
@@ -105,7 +105,7 @@ class Median(CoordinateRule):
 @register(
     "rfa",
     reference="Pillutla et al. 2022",
-    when="As a robust average where f is not known. Four iterations are usually enough.",
+    when="As a robust average that need not be told how many clients are poisoned. Four iterations usually do.",
 )
 @dataclass(frozen=True)
 class RFA(GramRule):

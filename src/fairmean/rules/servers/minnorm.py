@@ -96,7 +96,11 @@ class AdaFed(GramRule):
 )
 @dataclass(frozen=True)
 class FairMOO(GramRule):
-    """Var(f) > threshold: d = (2/n) Σ (f_i − f̄) v_i; else the least-norm hull point with d·g_fair ≥ 0; then d/‖d‖."""
+    """d = g_fair if Var(f) > threshold, else the least-norm hull point with d·g_fair ≥ 0; then d/‖d‖.
+
+    g_fair = (2/n) Σ (f_i − f̄) v_i is the gradient of the variance of the losses; f̄ is the mean loss, and Var(f) is
+    Σ (f_i − f̄)²/(n − 1). Where no hull point satisfies the condition, it is left out.
+    """
 
     threshold: float = 3e-3
     search: ClassVar[Search] = {"threshold": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}
@@ -153,9 +157,11 @@ def stacked_min_norm(M: Tensor, row: Tensor | None, row_norm: float | None = Non
 class FedMDFG(GramRule):
     """d is the least-norm hull point of messages at equal norm; a fairness message if losses differ; line search.
 
-    The fairness message Σ h_i v_i joins when angle(f, 1) > θ, or when some but not all losses rose above their running
-    expectation. d is scaled to the mean message's norm, then stepped by 2^s·lr, halved until every client's loss has
-    fallen by ``armijo``·step·d·v_i (at most 2s halvings; then the largest step that lowers the sum).
+    The fairness message is Σ h_i v_i, where h is (f̂·u) f̂ − u at unit length, f̂ = f/‖f‖ is the direction of the vector
+    of losses, and u = (1, …, 1)/√n. It joins when the angle between f and u exceeds θ degrees, or when some but not all
+    losses rose above their running expectation. d is scaled to the norm of the mean message. The step is 2^s·lr at
+    first, and is halved until every client's loss has fallen by ``armijo``·step·d·v_i (at most 2s times; then it is the
+    largest step that lowers the sum of the losses).
     """
 
     theta: float = 11.25
@@ -232,7 +238,9 @@ class FedMDFG(GramRule):
 class FedLF(CoordinateRule):
     """FedMDFG's direction layer by layer, always with the fairness message, and without line search.
 
-    Within a layer, messages and the fairness message have the layer's mean norm. d has the norm of the mean message.
+    The fairness message is Σ h_i v_i, where h is (f̂·u) f̂ − u at unit length, f̂ = f/‖f‖ is the direction of the vector
+    of losses, and u = (1, …, 1)/√n, as for FedMDFG. Within a layer, all messages are scaled to the layer's mean norm. d
+    has the norm of the mean message.
     """
 
     @property
