@@ -67,10 +67,11 @@ def federation(clients=6):
 def simulate(job, world=ALONE):
     """(w, state, losses and weights of the last round, losses and accuracies after it)."""
     name, mode, clients = job
-    models.MODELS["small"] = small
     fed = federation(clients)
     training = Training(lr=0.1, rounds=10, **(MODES | ALONE_IN_ROUND)[mode])
-    model = models.build("small", fed.shape, fed.classes, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(models.MODELS, "small", small)
+        model = models.build("small", fed.shape, fed.classes, 3)
     simulator = Simulator(fed, model, METHODS[name], training, dtype=torch.float64, seed=3, world=world, chunk=40)
     assert simulator.agree(7 * (1 + world.rank)) == 7
     steps = [simulator.step(t) for t in range(2)]

@@ -25,7 +25,7 @@ Rows = list[dict[str, Any]]
 
 
 def _first_line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().splitlines()[0]
+    return next(iter((thing.__doc__ or "").strip().splitlines()), "")
 
 
 def _paragraph(thing: Any) -> str:
