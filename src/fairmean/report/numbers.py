@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 NONE = "–"
+_LARGE = 1e7  # from here on, a number is written with a power of ten
 
 
-def percent(value: float | None) -> str:
-    """An accuracy in percent, with one decimal.
+def fixed(value: float | None, digits: int, *, sign: bool = False) -> str:
+    """A number with so many decimals. ``sign``: it is a difference, and says its sign unless it is shown as zero.
 
-    >>> percent(69.649)
-    '69.6'
+    >>> fixed(69.649, 1), fixed(-0.0312, 4, sign=True), fixed(0.01, 1, sign=True), fixed(3.2e9, 0)
+    ('69.6', '−0.0312', '0.0', '3.2e+09')
     """
-    return NONE if value is None or not math.isfinite(value) else f"{value:.1f}"
+    if value is None or not math.isfinite(value):
+        return NONE
+    text = f"{abs(value):.3g}" if abs(value) >= _LARGE else f"{abs(value):,.{digits}f}"
+    if not any(digit in text for digit in "123456789"):
+        return text
+    return ("−" if value < 0 else "+" if sign else "") + text
 
 
-def estimate(mean: float | None, half: float | None, metric: str, *, sign: bool = False) -> tuple[str, str]:
-    """A figure and half its interval, both with the same decimals: one, or for a large variance none.
+def decimals(values: Iterable[float]) -> int:
+    """How many decimals numbers of this size need so that three of their digits count.
 
-    ``sign``: it is a difference, and says its sign. The second text is empty where there is no interval.
-
-    >>> estimate(242.9, 52.13, "variance"), estimate(-3.21, 2.14, "worst", sign=True)
-    (('243', '52'), ('−3.2', '2.1'))
+    >>> decimals([53.2, 61.7, 48.0]), decimals([0.031, 0.05]), decimals([45_213.0]), decimals([])
+    (1, 4, 0, 1)
     """
-    if mean is None or not math.isfinite(mean):
-        return NONE, ""
-    known = half is not None and math.isfinite(half)
-    largest = max(abs(mean), half if half is not None and known else 0.0)
-    digits = 0 if metric == "variance" and largest >= 9.95 else 1
-    text = f"{abs(mean) if sign else mean:,.{digits}f}".replace("-", "−")
-    if sign and any(digit in text for digit in "123456789"):
-        text = ("−" if mean < 0 else "+") + text
-    return text, f"{half:,.{digits}f}" if known else ""
-
-
-def signed(value: float | None, metric: str = "worst") -> str:
-    """A difference with its sign.
-
-    >>> signed(-3.21)
-    '−3.2'
-    """
-    return estimate(value, None, metric, sign=True)[0]
+    sizes = sorted(abs(value) for value in values if math.isfinite(value) and value != 0)
+    if not sizes:
+        return 1
+    return min(9, max(0, 2 - math.floor(math.log10(sizes[len(sizes) // 2]))))
 
 
 def probability(p: float) -> str:
