@@ -147,7 +147,8 @@ def _tested(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, lis
     details = []
     if gains:
         best = gains[0]
-        headline = f"{under(best['attack'])}, {best['method']} serves {WORDS[served]} {_by(gain(best), judged, f'than {baseline}')}."
+        amount = _by(gain(best), judged, f"than {baseline}")
+        headline = f"{under(best['attack'])}, {best['method']} serves {WORDS[served]} {amount}."
         details.append(f"{_evidence(best, served, draws, judged)} after Holm's correction for {family}.")
         average = best["estimates"]["average"]["difference"]
         if average and average["half"] is not None:

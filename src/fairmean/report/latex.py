@@ -77,7 +77,7 @@ def _entry(cell: dict[str, Any] | None, metric: str, parts: Collection[str], jud
         return "--" if cell is None or not cell["lost"] else escaped(next(iter(cell["lost"])))
     figure = cell["estimates"][metric]
     half = figure["half"] if "interval" in parts else None
-    mean, spread = judged.estimate(figure["mean"], half, metric)
+    mean, spread = (_powers(number) for number in judged.estimate(figure["mean"], half, metric))
     text = rf"\textbf{{{mean}}}" if figure["best"] else mean
     if spread:
         text += rf" {{\scriptsize$\pm$\,{spread}}}"
@@ -85,6 +85,13 @@ def _entry(cell: dict[str, Any] | None, metric: str, parts: Collection[str], jud
     if "significance" in parts and difference and difference["p"] is not None and difference["p"] < LEVEL:
         text += r"$^{\uparrow}$" if difference["mean"] > 0 else r"$^{\downarrow}$"
     return text + (r"$^{\dagger}$" if cell["lost"] else "")
+
+
+def _powers(number: str) -> str:
+    """Powers of ten as LaTeX sets them."""
+    mantissa, dot, power = number.partition("·10")
+    plain = power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    return rf"${mantissa}\cdot 10^{{{plain}}}$" if dot else number
 
 
 def _comment(data: dict[str, Any], parts: Collection[str]) -> list[str]:

@@ -6,21 +6,28 @@ import math
 from collections.abc import Iterable
 
 NONE = "–"
-_LARGE = 1e7  # from here on, a number is written with a power of ten
+_LARGE, _FINE = 1e7, 6  # a number as large as this, or with more decimals, is written with a power of ten
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def fixed(value: float | None, digits: int, *, sign: bool = False) -> str:
     """A number with so many decimals. ``sign``: it is a difference, and says its sign unless it is shown as zero.
 
-    >>> fixed(69.649, 1), fixed(-0.0312, 4, sign=True), fixed(0.01, 1, sign=True), fixed(3.2e9, 0)
-    ('69.6', '−0.0312', '0.0', '3.2e+09')
+    >>> fixed(69.649, 1), fixed(-0.0312, 4, sign=True), fixed(0.01, 1, sign=True), fixed(3.2e9, 0), fixed(5.64e-5, 7)
+    ('69.6', '−0.0312', '0.0', '3.20·10⁹', '5.64·10⁻⁵')
     """
     if value is None or not math.isfinite(value):
         return NONE
-    text = f"{abs(value):.3g}" if abs(value) >= _LARGE else f"{abs(value):,.{digits}f}"
+    size = abs(value)
+    text = _power(size) if size >= _LARGE or (digits > _FINE and size) else f"{size:,.{digits}f}"
     if not any(digit in text for digit in "123456789"):
         return text
     return ("−" if value < 0 else "+" if sign else "") + text
+
+
+def _power(size: float) -> str:
+    mantissa, exponent = f"{size:.2e}".split("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(_RAISED)}"
 
 
 def decimals(values: Iterable[float]) -> int:

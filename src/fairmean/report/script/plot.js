@@ -24,6 +24,15 @@ function fitted(text, width) {
   return `${text.slice(0, length)}…`;
 }
 
+/** A name that fits a width: names often begin alike, so what goes is in the middle. */
+function shortened(name, width) {
+  if (textWidth(name) <= width) return name;
+  let kept = name.length - 1;
+  const cut = () => `${name.slice(0, Math.ceil(kept / 2))}…${name.slice(name.length - Math.floor(kept / 2))}`;
+  while (kept > 2 && textWidth(cut()) > width) kept--;
+  return cut();
+}
+
 /** About `count` round numbers from low to high. */
 function ticks(low, high, count) {
   const rough = (high - low) / Math.max(1, count);
@@ -45,7 +54,10 @@ function tickText(value, all) {
 
 /** A number with so many decimals; a very large one with a power of ten. */
 function fixed(value, digits) {
-  if (Math.abs(value) >= 1e7) return value.toPrecision(3);
+  if (Math.abs(value) >= 1e7 || (digits > 6 && value)) {
+    const [mantissa, exponent] = value.toExponential(2).split("e");
+    return `${mantissa}·10${[...exponent.replace("+", "")].map((letter) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(letter)]).join("")}`.replace("-", "−");
+  }
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "−");
 }
 

@@ -117,7 +117,7 @@ function columnLabels(plot, clients, regular, { named, slanted }) {
     const x = plot.columns.middle(i) + 4, bad = i >= regular;
     if (bad) plot.add("path", { d: cross(x - 5, y - 5, 3.5), class: "cross" });
     const at = bad ? [x - 12, y + 3] : [x, y - 5];
-    plot.add("text", { x: at[0], y: at[1], "text-anchor": "end", transform: `rotate(${-SLANT} ${at[0]} ${at[1]})` }, fitted(clientName(client), LONGEST));
+    plot.add("text", { x: at[0], y: at[1], "text-anchor": "end", transform: `rotate(${-SLANT} ${at[0]} ${at[1]})` }, shortened(clientName(client), LONGEST));
   });
   else if (named) clients.forEach((client, i) => {
     plot.add("text", { x: plot.columns.middle(i), y, "text-anchor": "middle" }, clientName(client));
