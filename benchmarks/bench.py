@@ -319,7 +319,7 @@ def plot(rows: Rows) -> None:
     axes[0].set_ylabel("time of a round / one centralised pass")
     axes[0].legend(frameon=False)
     figure.tight_layout()
-    figure.savefig(RESULTS / "bench-cpu.png", dpi=130)
+    figure.savefig(RESULTS.parent / "docs" / "performance" / "bench-cpu.png", dpi=130)
 
 
 def stored(name: str) -> Rows:

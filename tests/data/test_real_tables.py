@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import fairmean
 from fairmean import data
 from fairmean.data import Columns
 from fairmean.terminal.main import main
@@ -85,3 +86,59 @@ def test_a_real_table_is_read(name, tmp_path, capsys):
     assert [client["name"] for client in facts["clients"]] == list(real.clients)
     assert sum(client["train"] for client in facts["clients"]) == facts["train"]
     assert sum(column.get("inputs", 0) for column in facts["columns"]) == real.inputs
+
+
+USEFUL = {"digits": 80, "breast_cancer": 85, "wine": 80}  # accuracies in % that a constant prediction does not reach
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_real_table_is_compared_under_attack_by_one_command(name, here, capsys):
+    file, settings = written(name, here)
+    real = TABLES[name]
+    words = [f"data.name={file}", *settings, "attack.clients=1", "train.rounds=25", "train.lr=0.2", "train.device=cpu"]
+    assert main(["compare", *words, "--methods", "mean,fairmean", "--seeds", "1,2", "--report", "report.html"]) == 0
+    page = capsys.readouterr().out
+    metric = "rmse" if real.task == "regression" else "accuracy in %"
+    assert metric in page
+    assert "labels as given" in page
+    assert "diverged" not in page
+    assert (here / "report.html").stat().st_size > 10_000
+    attacks = ("none", "sign", "permutation") if real.task == "regression" else ("none", "random_class", "pairwise")
+    assert all(attack in page for attack in attacks)
+
+    clean = [run for run in fairmean.runs() if run.config.attack.name == "none" and run.config.seed == 1]
+    assert len(clean) == 2
+    for run in clean:
+        assert run.client_names == list(real.clients)
+        assert run.table.read_text().splitlines()[1].split(",")[1] == real.clients[0]
+        assert run.metric.name in run.table.read_text().splitlines()[0]
+        if real.task == "regression":
+            targets = data.load(file, columns=Columns(real.target, real.client)).test_y
+            assert run.summary["average"] < 1.1 * targets.std()
+            assert set(run.summary["clients"]) >= {"mae", "r2", "low", "high"}
+            assert run.summary["worst"] == max(run.values)
+        else:
+            assert run.summary["average"] > USEFUL[name]
+            low, high = (np.array(run.summary["clients"][key]) for key in ("low", "high"))
+            assert ((low <= run.values) & (run.values <= high)).all()
+        if real.task == "binary":
+            assert min(run.summary["clients"]["auroc"]) > 80
+
+
+def test_poisoned_clients_can_be_named(here, capsys):
+    file, settings = written("wine", here)
+    words = ["run", f"data.name={file}", *settings, "attack.name=pairwise", "train.rounds=2", "train.device=cpu"]
+    assert main([*words, "attack.clients=south"]) == 0
+    assert "clients south poisoned" in capsys.readouterr().out
+    (run,) = fairmean.runs()
+    assert [name for name, regular in zip(run.client_names, run.regular, strict=True) if not regular] == ["south"]
+    assert main([*words, "attack.clients=[south,nowhere]"]) == 2
+    assert "unknown client in attack.clients 'nowhere'" in capsys.readouterr().err
+
+
+def test_a_table_is_not_poisoned_unasked(here, capsys):
+    file, settings = written("wine", here)
+    assert main(["run", f"data.name={file}", *settings, "train.rounds=2", "train.device=cpu"]) == 0
+    page = capsys.readouterr().out
+    assert "labels as given, none poisoned on purpose" in page
+    assert "north " in page

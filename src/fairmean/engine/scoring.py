@@ -71,7 +71,8 @@ def interval(task: Task, values: Figures, offsets: NDArray[np.int64], spread: fl
         else:
             middle = (means + z**2 / (2 * counts)) / (1 + z**2 / counts)
             half = z / (1 + z**2 / counts) * np.sqrt(means * (1 - means) / counts + z**2 / (4 * counts**2))
-            low, high = np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
+            low = np.where(means == 0, 0.0, np.clip(middle - half, 0, 1))
+            high = np.where(means == 1, 1.0, np.clip(middle + half, 0, 1))
     none = counts == 0
     low[none], high[none] = math.nan, math.nan
     return _figure(task, low, spread), _figure(task, high, spread)
