@@ -9,7 +9,8 @@ from typing import Any
 from fairmean.data.tasks import task
 from fairmean.report.judged import Judged, title
 from fairmean.report.material import Entry
-from fairmean.report.numbers import NONE, decimals, fixed
+from fairmean.report.numbers import NONE, fixed
+from fairmean.text import decimals
 
 MOST_CLIENTS = 100
 MOST_CLASSES = 12

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fairmean.data.tasks import ACCURACY, Metric
-from fairmean.report.numbers import NONE, decimals, fixed
+from fairmean.report.numbers import NONE, fixed
+from fairmean.text import decimals
 
 _TITLES = {"rmse": "RMSE", "mae": "MAE", "r2": "R²", "auroc": "AUROC"}
 

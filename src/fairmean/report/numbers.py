@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 NONE = "–"
 _LARGE, _FINE = 1e7, 6  # a number as large as this, or with more decimals, is written with a power of ten
@@ -28,18 +27,6 @@ def fixed(value: float | None, digits: int, *, sign: bool = False) -> str:
 def _power(size: float) -> str:
     mantissa, exponent = f"{size:.2e}".split("e")
     return f"{mantissa}·10{str(int(exponent)).translate(_RAISED)}"
-
-
-def decimals(values: Iterable[float]) -> int:
-    """How many decimals numbers of this size need so that three of their digits count.
-
-    >>> decimals([53.2, 61.7, 48.0]), decimals([0.031, 0.05]), decimals([45_213.0]), decimals([])
-    (1, 4, 0, 1)
-    """
-    sizes = sorted(abs(value) for value in values if math.isfinite(value) and value != 0)
-    if not sizes:
-        return 1
-    return min(9, max(0, 2 - math.floor(math.log10(sizes[len(sizes) // 2]))))
 
 
 def probability(p: float) -> str:
