@@ -236,6 +236,7 @@ def test_another_package_adds_a_method(tmp_path, monkeypatch, registries):
         "experiments.study",
         "experiments.statistics",
         "engine.ranks",
+        "text",
     ],
 )
 def test_docstring_examples(name):

@@ -74,7 +74,7 @@ class Live:
         self._last = now
         m = progress.metrics
         shown = {"average": "avg", "variance": "var", "worst": "worst"}
-        said = (f"{word} {figure(m[key], share=abs(m[key]) >= 10)}" for key, word in shown.items() if m)
+        said = (f"{word} {figure(m[key], share=abs(m[key]) >= 1)}" for key, word in shown.items() if m)
         figures = "".join([" · ", " ".join(said)]) if m else ""
         minutes, seconds = divmod(round(left), 60)
         text = f"{what} · {progress.rounds_per_second:.1f} rounds/s · {minutes}:{seconds:02d} left{figures}"
