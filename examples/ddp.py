@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import fairmean
-from clients import make, worst
+from clients import leave, make, worst
 
 dist.init_process_group("gloo")  # "nccl" with GPUs
 torch.manual_seed(0)
@@ -34,5 +34,4 @@ for epoch in range(10):
 
 if dist.get_rank() == 0:
     print(f"ddp: rank 0 has {', '.join(sampler.clients)}; {worst(model.module, x, y, client)}")
-dist.barrier()
-dist.destroy_process_group()
+leave()

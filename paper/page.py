@@ -169,9 +169,10 @@ def page(found: Sequence[Evidence], mapped: Sequence[Evidence], tuned: Tuned, ma
         "",
         "## How to read the tables",
         "",
-        "Figures are means over draws ± the half-width of the 95 % confidence interval. Δ is a difference, taken draw "
-        f"by draw. {_MARK} marks differences that are significant at 5 % after Holm's correction for the number of "
-        "comparisons. A run that diverged counts as 0 % average and worst accuracy, and has no variance.",
+        "Figures are means over draws ± the half-width of the 95 % confidence interval. Δ Mean is the method minus "
+        f"Mean, and Δ FedAvg the method minus FedAvg, both taken draw by draw. {_MARK} marks differences that are "
+        "significant at 5 % after Holm's correction for the number of comparisons. A run that "
+        "diverged counts as 0 % average and worst accuracy, and has no variance.",
     ]
     for evidence in found:
         lines += ["", *_section(evidence, pictures, tuned.get(evidence.dataset, ()))]

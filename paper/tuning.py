@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fairmean import data
 from fairmean.data import Dataset
+from fairmean.experiments import choosing
 from fairmean.experiments.study import Report, compare, label
+from fairmean.experiments.tune import BY
 from paper.grids import Grid, points
 from paper.paper import METRICS
 
@@ -194,18 +194,15 @@ def write(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 def score(records: Iterable[Mapping[str, Any]]) -> float:
     """The mean over draws of (average + worst)/2; −∞ if a draw diverged."""
-    values = np.array([(record["average"] + record["worst"]) / 2 for record in records], dtype=float)
-    return float(values.mean()) if len(values) and np.isfinite(values).all() else -np.inf
+    return choosing.score([BY["average+worst"](record) for record in records])
 
 
 def choose(records: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """The spec with the highest score for each method; of equal ones to two decimals, the one with the smaller step."""
-    by_spec: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_method: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for record in records:
-        by_spec.setdefault((record["method"], record["spec"]), []).append(record)
-    best: dict[str, tuple[tuple[float, float], str]] = {}
-    for (name, spec), mine in by_spec.items():
-        key = (round(score(mine), 2), -_step(spec))
-        if name not in best or key > best[name][0]:
-            best[name] = (key, spec)
-    return {name: spec for name, (_, spec) in best.items()}
+        by_method.setdefault(record["method"], {}).setdefault(record["spec"], []).append(record)
+    return {
+        name: choosing.ranked({spec: score(every) for spec, every in by_spec.items()}, _step)[0]
+        for name, by_spec in by_method.items()
+    }

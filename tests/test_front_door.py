@@ -70,6 +70,25 @@ def test_help_lists_and_mistakes_do_not_wait_for_pytorch(here):
     subprocess.run([sys.executable, "-c", text, json.dumps(AT_ONCE)], check=True, cwd=here)
 
 
+def test_parts_of_ones_own_are_listed_on_a_fresh_command_line(here):
+    rule = """
+        from dataclasses import dataclass
+        import fairmean
+
+        @fairmean.register("first-only", reference="me")
+        @dataclass(frozen=True)
+        class FirstOnly(fairmean.LossRule):
+            'The first client alone.'
+            def weights(self, round):
+                return (round.clients == 0).double()
+    """
+    (here / "mine.py").write_text("\n".join(line[8:] for line in rule.splitlines()))
+    words = [sys.executable, "-m", "fairmean", "list"]
+    for what in ("methods", "aggregators"):
+        done = subprocess.run([*words, what, "--import", "mine"], check=True, cwd=here, capture_output=True, text=True)
+        assert "first-only" in done.stdout
+
+
 def test_every_public_name_is_there_and_typed():
     for name in fairmean.__all__:
         assert getattr(fairmean, name) is not None

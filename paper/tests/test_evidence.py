@@ -22,10 +22,11 @@ SEEDS = range(1001, 1006)
 ADVICE = (
     "On Fashion-MNIST its worst client was {fashion-mnist: adafed > mean, worst, none} points better than that of",
     "a little worse than `mean`: by {fashion-mnist: mean > fairmean, average, pairwise} points on average",
-    "by {fashion-mnist: mean > fairmean-equal, variance, none} of {fashion-mnist: mean, variance, none} %²",
+    "its worst client was {fashion-mnist: adafed < mean, worst, pairwise} points below that of",
+    "from {fashion-mnist: mean, variance, none} to {fashion-mnist: fairmean-equal, variance, none} %²",
     "cost the worst client {fashion-mnist: h-nobs < mean, worst, none} and "
     "{fashion-mnist: multi-krum < mean, worst, none} points",
-    "(average {cifar10: fairmean-split ± mean, average, random}, at the edge",
+    "Its average minus Mean's is {cifar10: fairmean-split ± mean, average, random} points.",
 )
 """Figures in the running text of docs/which-method.md."""
 
@@ -268,6 +269,14 @@ def test_the_docs_are_what_the_stored_tables_say():
     prose = " ".join(which.split())
     for sentence in ADVICE:
         assert words.fill(sentence, found) in prose
+    cifar10 = next(one for one in found if one.dataset == "cifar10")
+    _, in_table = compared.differences(cifar10, "mean")["fairmean-split", "random", "average"]
+    (claim,) = (verdict for verdict in compared.verdicts(cifar10) if verdict.claim.name == "S3")
+    (in_claims,) = (o.p for o in claim.outcomes if o.comparison.metric == "average")
+    assert in_claims < 0.05 < in_table
+    assert f"(p = {in_claims:.3f}), but not among all comparisons of the table (p = {in_table:.3f})" in prose
+    for one in found:
+        assert f"{compared.family(one)} on {page.TITLES[one.dataset]}" in prose
 
 
 def test_the_map(stored):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairmean.experiments.reading import Run, load, runs
     from fairmean.experiments.run import Result, run
     from fairmean.experiments.study import Comparison, compare
+    from fairmean.experiments.tune import Tuning, tune
     from fairmean.rules.aggregator import CoordinateRule, GramRule, LossRule, SumRule, register
     from fairmean.rules.context import Context
     from fairmean.rules.method import Method
@@ -42,6 +43,7 @@ _HOMES = {
     "experiments.reading": ("Run", "load", "runs"),
     "experiments.run": ("Result", "run"),
     "experiments.study": ("Comparison", "compare"),
+    "experiments.tune": ("Tuning", "tune"),
     "rules.aggregator": ("CoordinateRule", "GramRule", "LossRule", "SumRule", "register"),
     "rules.context": ("Context",),
     "rules.method": ("Method",),
@@ -96,6 +98,7 @@ __all__ = [
     "Server",
     "ServerState",
     "SumRule",
+    "Tuning",
     "Update",
     "UserError",
     "__version__",
@@ -120,6 +123,7 @@ __all__ = [
     "register_scale",
     "run",
     "runs",
+    "tune",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is said there is shown where the user wants it

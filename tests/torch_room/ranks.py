@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from functools import partial
 from pathlib import Path
 
@@ -229,4 +230,5 @@ def work(rank, place):
     if rank == 0:
         torch.save(results, Path(place) / "results.pt")
     dist.barrier()
+    time.sleep(0.5)  # gloo's threads end; without it, PyTorch 2.13 aborts now and then on the way out
     dist.destroy_process_group()

@@ -27,7 +27,7 @@ def take_over(folder: RunFolder, config: Config) -> None:
     shorter = _shorter(folder.path, config)
     if shorter is None:
         return
-    reason = _depends_on_rounds(config)
+    reason = depends_on_rounds(config)
     if reason:
         warnings.warn(
             f"a run of {_rounds(shorter)} rounds is there ({shorter}), but {reason}; the run of {config.train.rounds} "
@@ -81,7 +81,7 @@ def _finished(folder: Path) -> bool:
     return whole and isinstance(summary, dict) and summary.get("status") == "finished"
 
 
-def _depends_on_rounds(config: Config) -> str:
+def depends_on_rounds(config: Config) -> str:
     """Why the steps of the first rounds depend on how many there are; '' if they do not."""
     if config.train.schedule == "cosine":
         return "with train.schedule = 'cosine' every step size depends on the number of rounds"

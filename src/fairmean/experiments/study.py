@@ -159,8 +159,8 @@ def plan(
     usual_attacks = _usual_attacks(base, sources or Sources()) if attacks is None and "attacks" not in grid else ()
     swept: dict[str, Any] = {"methods": _usual(own), "attacks": usual_attacks, "seeds": [tree.get("seed", 1)]}
     swept = {name: grid.pop(name, default) for name, default in swept.items()}
-    method_specs = [_with_own(text, own) for text in _texts("methods", methods, swept["methods"])]
-    attack_specs = _texts("attacks", attacks, swept["attacks"])
+    method_specs = [with_own(text, own) for text in texts("methods", methods, swept["methods"])]
+    attack_specs = texts("attacks", attacks, swept["attacks"])
     chosen_seeds = _unique(_whole_numbers(swept["seeds"] if seeds is None else seeds))
     swept_values = list(itertools.product(*grid.values()))
     total = len(method_specs) * len(attack_specs) * len(chosen_seeds) * len(swept_values)
@@ -198,18 +198,18 @@ def _usual(own: Mapping[str, Any]) -> list[str]:
     if not own:
         return list(METHODS)
     name = _name(own)
-    mine = ":".join([name, *(f"{key}={_written(value)}" for key, value in _hyper(own).items())])
+    mine = ":".join([name, *(f"{key}={written(value)}" for key, value in _hyper(own).items())])
     usual = [mine if text.partition(":")[0] == name and _hyper(own) else text for text in METHODS]
     return usual if any(text.partition(":")[0] == name for text in usual) else [*usual, mine]
 
 
-def _with_own(text: str, own: Mapping[str, Any]) -> str:
+def with_own(text: str, own: Mapping[str, Any]) -> str:
     """A method as it was named, with those hyper-parameters of the config's own that it does not set itself."""
     name, *settings = text.split(":")
     if not own or name != _name(own):
         return text
     said = {setting.partition("=")[0] for setting in settings}
-    return ":".join([text, *(f"{key}={_written(value)}" for key, value in _hyper(own).items() if key not in said)])
+    return ":".join([text, *(f"{key}={written(value)}" for key, value in _hyper(own).items() if key not in said)])
 
 
 def _name(own: Mapping[str, Any]) -> str:
@@ -220,7 +220,7 @@ def _hyper(own: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in own.items() if key not in ("name", "scale", "aggregator", "pre", "sha256")}
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """A value as a text that means exactly it; numbers in their shortest form."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -230,12 +230,12 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def _texts(name: str, given: Any, default: Any) -> list[str]:
+def texts(name: str, given: Any, default: Any) -> list[str]:
     """A list of methods or attacks by name; one alone may stand for a list, and a method for its name."""
     given = default if given is None else given
     items = [given] if isinstance(given, str | Method) else list(given)
     texts = [
-        ":".join([item.name, *_objective_of(item), *(f"{key}={_written(value)}" for key, value in item.hyper.items())])
+        ":".join([item.name, *_objective_of(item), *(f"{key}={written(value)}" for key, value in item.hyper.items())])
         if isinstance(item, Method)
         else item
         for item in items

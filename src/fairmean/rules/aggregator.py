@@ -12,6 +12,7 @@ from fairmean.errors import UserError
 from fairmean.rules.hyper import check_rule
 from fairmean.rules.registry import Registry
 from fairmean.rules.round import Round, Rung, State
+from fairmean.rules.search_space import Search
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,15 @@ class Aggregator:
     """A rule: hyper-parameters as fields, its rung, and one function of a round.
 
     Linear rules (all but those on coordinates) give weights λ, and the direction is Σ λ_i v_i. ``separable``: each
-    coordinate of the direction comes from that coordinate of the messages alone. A rule never changes its inputs and
-    never learns which client is poisoned.
+    coordinate of the direction comes from that coordinate of the messages alone. ``search``: see ``search_space``. A
+    rule never changes its inputs and never learns which client is poisoned.
     """
 
     rung: ClassVar[Rung]
     assumes: ClassVar[str] = ""
     linear: ClassVar[bool] = True
     separable: ClassVar[bool] = False
+    search: ClassVar[Search] = {}
 
     @property
     def needs_sizes(self) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairmean.rules.aggregator import knows_f
 from fairmean.rules.registry import Parts
+from fairmean.rules.search_space import RADII, Search
 from fairmean.rules.servers.clipping import check_radius
 
 
@@ -18,6 +19,7 @@ class Mixing:
     """v' = W v, W from the inner products of the messages alone."""
 
     assumes: ClassVar[str] = ""
+    search: ClassVar[Search] = {}
 
     def check(self, n: int) -> None:
         """Raise if n clients are too few."""
@@ -66,6 +68,7 @@ class NormClipping(Mixing):
     """v'_i = v_i min(1, r/‖v_i‖)."""
 
     radius: float = 1.0
+    search: ClassVar[Search] = {"radius": RADII}
 
     def __post_init__(self) -> None:
         check_radius(self.radius)

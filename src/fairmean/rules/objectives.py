@@ -14,6 +14,7 @@ from fairmean.rules.context import Context, Means
 from fairmean.rules.hyper import check_tilt
 from fairmean.rules.registry import Parts
 from fairmean.rules.round import State
+from fairmean.rules.search_space import Search
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Objective:
     """
 
     simple: ClassVar[bool] = False
+    search: ClassVar[Search] = {}
 
     @property
     def tilt(self) -> float:
@@ -100,6 +102,7 @@ class Tilted(CrossEntropy):
 
     simple: ClassVar[bool] = True
     t_in: float = -1.0
+    search: ClassVar[Search] = {"t_in": (-2.0, -1.0, -0.5, -0.25)}
 
     @property
     def tilt(self) -> float:
@@ -128,6 +131,7 @@ class BinaryCrossEntropy(Objective):
 
     simple: ClassVar[bool] = True
     pos_weight: float = 1.0
+    search: ClassVar[Search] = {"pos_weight": ()}
 
     def __post_init__(self) -> None:
         if not 0 < self.pos_weight < float("inf"):
@@ -189,6 +193,7 @@ class Huber(Distance):
 
     simple: ClassVar[bool] = True
     delta: float = 1.0
+    search: ClassVar[Search] = {"delta": ()}
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < float("inf"):

@@ -12,6 +12,7 @@ from fairmean.checks import at_least
 from fairmean.rules.context import Context, Means
 from fairmean.rules.registry import Parts
 from fairmean.rules.round import State
+from fairmean.rules.search_space import KAPPAS, POWERS, TAUS, Search
 from fairmean.transform import check_kappa_tau, marginal_weight
 
 
@@ -23,7 +24,7 @@ class Scale:
     sends, and the server's rule sees the others alone. ``means`` holds what the objective measured, and "entropy" (the
     mean predictive entropy on the client's own inputs, label-free) for a scale that sets ``needs_entropy``.
     ``normalised`` asks the server for the ratio of two sums, Σ s_i g_i / Σ s_i. ``unit``: s_i is always 1.
-    ``simple``: s_i is never 0 and needs no context (a subclass says so for itself).
+    ``simple``: s_i is never 0 and needs no context (a subclass says so for itself). ``search``: see ``search_space``.
 
     A scale may have clients add small vectors to their messages (``side``). From their sums the server makes what it
     sends along with the next model (``broadcast``), unless fewer than ``fewest`` clients sent something.
@@ -34,6 +35,7 @@ class Scale:
     unit: ClassVar[bool] = False
     simple: ClassVar[bool] = False
     fewest: ClassVar[int] = 1
+    search: ClassVar[Search] = {}
 
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         """s, for every client of the round; ``context.memory`` is what the clients remember from now on."""
@@ -74,6 +76,7 @@ class FairMean(Scale):
     """s_i = a(f_i) = 1 + κ f_i/(f_i+τ): a larger loss has more weight, but never more than 1 + κ."""
 
     simple: ClassVar[bool] = True
+    search: ClassVar[Search] = {"kappa": KAPPAS, "tau": TAUS}
     kappa: float = 1.0
     tau: float = 1.0
 
@@ -89,6 +92,7 @@ class FairMean(Scale):
 class FairMeanNormalised(FairMean):
     """s_i = a(f_i), and d = Σ s_i g_i / Σ s_i: FairMean's weighting at Mean's step size."""
 
+    search: ClassVar[Search] = {"kappa": (1.0, 4.0, 16.0, 64.0), "tau": TAUS}
     normalised: ClassVar[bool] = True
     simple: ClassVar[bool] = True
 
@@ -99,6 +103,7 @@ class QFFL(Scale):
     """s_i = (f_i + 1e-10)^q: a larger loss has more weight, without a bound."""
 
     simple: ClassVar[bool] = True
+    search: ClassVar[Search] = {"q": POWERS}
     q: float = 1.0
 
     def __post_init__(self) -> None:
@@ -113,14 +118,16 @@ class QFFL(Scale):
 class FairMeanSplit(Scale):
     """s_i = (1 + κ H_i/(H_i+τ)) exp(−β max(0, f_i − H_i)), and d = Σ s_i g_i / Σ s_i.
 
-    A client's priority comes from the entropy H_i of its predictions, which needs no labels. The trust in it comes from
-    the excess f_i − H_i of its loss over that entropy, which is positive when its labels contradict the model. Always
-    0 < s_i < 1 + κ.
+    A client's priority comes from the entropy H_i of its predictions, which needs no labels. It is the mean of
+    −Σ_c p_c log p_c over its samples, where p_c is the probability that the model gives to class c. The trust in the
+    client comes from the excess f_i − H_i of its loss over that entropy, which is positive when its labels contradict
+    the model. Always 0 < s_i < 1 + κ.
     """
 
     kappa: float = 16.0
     tau: float = 1.0
     beta: float = 1.0
+    search: ClassVar[Search] = {"kappa": (1.0, 4.0, 16.0, 64.0), "tau": TAUS, "beta": (0.25, 0.5, 1.0, 2.0, 4.0)}
     needs_entropy: ClassVar[bool] = True
     normalised: ClassVar[bool] = True
     simple: ClassVar[bool] = True

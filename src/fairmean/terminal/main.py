@@ -30,6 +30,7 @@ from fairmean.terminal.verbs import (
     reproduce,
     run,
     show,
+    tune,
     watch,
 )
 from fairmean.terminal.verbs import list as list_verb
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from fairmean.engine.ranks import World
 
 VERBS = (
-    run, compare, report, watch, ls, show, export, check, advise, list_verb, data, new, doctor, completion, reproduce,
+    run, compare, tune, report, watch, ls, show, export, check, advise, list_verb, data, new, doctor, completion, reproduce,
 )  # fmt: skip
 _usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"

@@ -47,7 +47,7 @@ def one(what: str, name: str) -> dict[str, Any]:
 
 def _enough() -> bool:
     """Whether there can be nothing but fairmean's own: the registries are not in memory, and nobody adds to them."""
-    return "fairmean.rules.named" not in sys.modules and not entry_points(group="fairmean.methods")
+    return "fairmean.rules" not in sys.modules and not entry_points(group="fairmean.methods")
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from fairmean.checks import at_least
 from fairmean.errors import UserError
 from fairmean.rules.aggregator import CoordinateRule, register
 from fairmean.rules.round import Round, State
+from fairmean.rules.search_space import RADII, Search
 
 
 def check_radius(radius: float) -> None:
@@ -30,6 +32,7 @@ class CenteredClipping(CoordinateRule):
 
     radius: float = 1.0
     iterations: int = 1
+    search: ClassVar[Search] = {"radius": RADII}
 
     def __post_init__(self) -> None:
         check_radius(self.radius)

@@ -22,8 +22,10 @@ from fairmean.rules.servers.screening import uniform
 class LFighter(Aggregator):
     """Two clusters by 2-means on the two output rows of largest update; d is the mean over the more diverse cluster.
 
-    A cluster's value is (n_c/n)(1 − mean_j min_{l≠j} cos(x_j, x_l)); a cluster of one has min = 0. The first centres
-    are the two clients farthest apart; if one cluster ends empty, everyone is kept.
+    The output layer has one row for each class. The two rows of largest update are those whose parts of the messages
+    have the largest norms, summed over clients, and x_j is what client j's message has in them. A cluster of n_c
+    clients has the value (n_c/n)(1 − mean_j min_{l≠j} cos(x_j, x_l)); for a cluster of one, min is 0. The cluster of
+    larger value is kept. The first centres are the two clients farthest apart; if a cluster ends empty, all are kept.
     """
 
     rung: ClassVar[Rung] = Rung.COORDINATES

@@ -14,6 +14,7 @@ from fairmean.checks import at_least
 from fairmean.errors import UserError
 from fairmean.rules.aggregator import CoordinateRule, GramRule, knows_f, register
 from fairmean.rules.round import Round
+from fairmean.rules.search_space import Search
 
 _BLOCK = 2**20  # entries sorted at a time: a block and its copy stay in the cache
 
@@ -88,7 +89,7 @@ class TrimmedMean(CoordinateRule):
 @register(
     "median",
     reference="Yin et al. 2018",
-    when="Like the trimmed mean, where f is not known.",
+    when="Like the trimmed mean, but you need not tell it how many clients are poisoned.",
 )
 @dataclass(frozen=True)
 class Median(CoordinateRule):
@@ -104,7 +105,7 @@ class Median(CoordinateRule):
 @register(
     "rfa",
     reference="Pillutla et al. 2022",
-    when="As a robust average where f is not known. Four iterations are usually enough.",
+    when="As a robust average that need not be told how many clients are poisoned. Four iterations usually do.",
 )
 @dataclass(frozen=True)
 class RFA(GramRule):
@@ -116,6 +117,7 @@ class RFA(GramRule):
     nu: float = 1e-5
     iterations: int = 4
     by_count: bool = False
+    search: ClassVar[Search] = {"nu": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)}
 
     def __post_init__(self) -> None:
         at_least("iterations", self.iterations, 1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fairmean.checks import at_least, within
 from fairmean.rules.aggregator import CoordinateRule, GramRule, register
 from fairmean.rules.round import Round, Rung, State
+from fairmean.rules.search_space import Search
 from fairmean.rules.servers.qp import min_norm
 
 _TINY = 1e-12
@@ -31,6 +32,7 @@ class FedMGDAPlus(GramRule):
     """d = Σ λ_i u_i, u_i = v_i/‖v_i‖: the shortest one with Σλ = 1, λ ≥ 0, |λ_i − m_i/Σm| ≤ ε."""
 
     epsilon: float = 0.1
+    search: ClassVar[Search] = {"epsilon": (0.05, 0.1, 0.25, 0.5, 1.0)}
 
     def __post_init__(self) -> None:
         within("epsilon", self.epsilon, 0, 1, "0: FedAvg's weights, 1: free")
@@ -63,6 +65,7 @@ class AdaFed(GramRule):
 
     gamma: float = 1.0
     normalise: bool = False
+    search: ClassVar[Search] = {"gamma": (0.25, 0.5, 1.0, 2.0), "normalise": (False, True)}
 
     def __post_init__(self) -> None:
         at_least("gamma", self.gamma, 0)
@@ -93,9 +96,14 @@ class AdaFed(GramRule):
 )
 @dataclass(frozen=True)
 class FairMOO(GramRule):
-    """Var(f) > threshold: d = (2/n) Σ (f_i − f̄) v_i; else the least-norm hull point with d·g_fair ≥ 0; then d/‖d‖."""
+    """d = g_fair if Var(f) > threshold, else the least-norm hull point with d·g_fair ≥ 0; then d/‖d‖.
+
+    g_fair = (2/n) Σ (f_i − f̄) v_i is the gradient of the variance of the losses; f̄ is the mean loss, and Var(f) is
+    Σ (f_i − f̄)²/(n − 1). Where no hull point satisfies the condition, it is left out.
+    """
 
     threshold: float = 3e-3
+    search: ClassVar[Search] = {"threshold": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}
 
     def __post_init__(self) -> None:
         at_least("threshold", self.threshold, 0)
@@ -149,15 +157,18 @@ def stacked_min_norm(M: Tensor, row: Tensor | None, row_norm: float | None = Non
 class FedMDFG(GramRule):
     """d is the least-norm hull point of messages at equal norm; a fairness message if losses differ; line search.
 
-    The fairness message Σ h_i v_i joins when angle(f, 1) > θ, or when some but not all losses rose above their running
-    expectation. d is scaled to the mean message's norm, then stepped by 2^s·lr, halved until every client's loss has
-    fallen by ``armijo``·step·d·v_i (at most 2s halvings; then the largest step that lowers the sum).
+    The fairness message is Σ h_i v_i, where h is (f̂·u) f̂ − u at unit length, f̂ = f/‖f‖ is the direction of the vector
+    of losses, and u = (1, …, 1)/√n. It joins when the angle between f and u exceeds θ degrees, or when some but not all
+    losses rose above their running expectation. d is scaled to the norm of the mean message. The step is 2^s·lr at
+    first, and is halved until every client's loss has fallen by ``armijo``·step·d·v_i (at most 2s times; then it is the
+    largest step that lowers the sum of the losses).
     """
 
     theta: float = 11.25
     s: int = 5
     armijo: float = 1e-4
     line_search: bool = True
+    search: ClassVar[Search] = {"theta": (0.0, 5.0, 11.25, 25.0, 45.0), "armijo": ()}
     rung: ClassVar[Rung] = Rung.EXTRA
 
     def __post_init__(self) -> None:
@@ -227,7 +238,9 @@ class FedMDFG(GramRule):
 class FedLF(CoordinateRule):
     """FedMDFG's direction layer by layer, always with the fairness message, and without line search.
 
-    Within a layer, messages and the fairness message have the layer's mean norm. d has the norm of the mean message.
+    The fairness message is Σ h_i v_i, where h is (f̂·u) f̂ − u at unit length, f̂ = f/‖f‖ is the direction of the vector
+    of losses, and u = (1, …, 1)/√n, as for FedMDFG. Within a layer, all messages are scaled to the layer's mean norm. d
+    has the norm of the mean message.
     """
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from fairmean.checks import at_least
 from fairmean.rules.aggregator import GramRule, register
 from fairmean.rules.round import Round
+from fairmean.rules.search_space import POWERS, Search
 
 
 @register(
@@ -25,6 +27,7 @@ class QFFLNormalised(GramRule):
     """
 
     q: float = 1.0
+    search: ClassVar[Search] = {"q": POWERS}
 
     def __post_init__(self) -> None:
         at_least("q", self.q, 0, "0 is the plain mean")

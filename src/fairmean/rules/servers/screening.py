@@ -87,7 +87,11 @@ def krum_scores(distances: Tensor, f: int) -> Tensor:
 )
 @dataclass(frozen=True)
 class Krum(GramRule):
-    """d is the one message with the least mean squared distance to its n − f − 1 nearest others."""
+    """d is the one message with the least mean squared distance to its n − f − 1 nearest others.
+
+    The original counts n − f − 2 nearest others. Here the message itself and its neighbours are n − f messages, as many
+    as there are honest ones.
+    """
 
     f: int = 2
     assumes: ClassVar[str] = "knows f"

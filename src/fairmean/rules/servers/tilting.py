@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from fairmean.rules.aggregator import LossRule, register
 from fairmean.rules.hyper import check_tilt
 from fairmean.rules.round import Round
+from fairmean.rules.search_space import Search
 
 
 @register(
@@ -36,6 +38,7 @@ class TERM(LossRule):
     """λ = softmax(t f): t > 0 lifts large losses, t < 0 suppresses them, t → 0 is Mean."""
 
     t: float = 1.0
+    search: ClassVar[Search] = {"t": (-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0)}
 
     def __post_init__(self) -> None:
         check_tilt("t", self.t)
@@ -50,6 +53,7 @@ class TERMCounts(LossRule):
     """λ_i ∝ m_i exp(t_out f_i): clients are tilted by their losses, each counted by its samples."""
 
     t_out: float = 1.0
+    search: ClassVar[Search] = {"t_out": (0.25, 0.5, 1.0, 2.0)}
 
     def __post_init__(self) -> None:
         check_tilt("t_out", self.t_out)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fairmean.checks import within
 from fairmean.rules.aggregator import Aggregator, register
 from fairmean.rules.round import Round, Rung, State
+from fairmean.rules.search_space import Search
 
 
 @register(
@@ -26,6 +27,7 @@ class BANT(Aggregator):
     """
 
     b: float = 0.5
+    search: ClassVar[Search] = {"b": (0.1, 0.25, 0.5, 1.0)}
     rung: ClassVar[Rung] = Rung.EXTRA
     assumes: ClassVar[str] = "owns clean data"
 

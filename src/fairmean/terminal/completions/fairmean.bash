@@ -5,10 +5,11 @@
 #    source ~/.local/share/bash_completion/fairmean
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_fairmean_subparsers=(run compare report watch ls show export check advise list data new doctor completion reproduce)
+_shtab_fairmean_subparsers=(run compare tune report watch ls show export check advise list data new doctor completion reproduce)
 
 _shtab_fairmean_run_option_strings=(-h --help --import --json --dry-run --quiet -v --verbose)
 _shtab_fairmean_compare_option_strings=(-h --help --import --json --csv --dry-run --quiet -v --verbose --methods --attacks --seeds --together --report)
+_shtab_fairmean_tune_option_strings=(-h --help --import --json --dry-run --quiet -v --verbose --methods --attacks --seeds --compare-seeds --budget --by --csv)
 _shtab_fairmean_report_option_strings=(-h --help -o --output --figures --latex --latex-with --dir --json)
 _shtab_fairmean_watch_option_strings=(-h --help --once --every --web --port --dir --json)
 _shtab_fairmean_ls_option_strings=(-h --help --all --dir --json --csv)
@@ -28,6 +29,9 @@ _shtab_fairmean_run_pos_0_COMPGEN=''
 _shtab_fairmean_compare_pos_0_COMPGEN=''
 _shtab_fairmean_compare___methods_COMPGEN=''
 _shtab_fairmean_compare___attacks_COMPGEN=''
+_shtab_fairmean_tune_pos_0_COMPGEN=''
+_shtab_fairmean_tune___methods_COMPGEN=''
+_shtab_fairmean_tune___attacks_COMPGEN=''
 _shtab_fairmean_report_pos_0_COMPGEN=''
 _shtab_fairmean_watch_pos_0_COMPGEN=''
 _shtab_fairmean_show_pos_0_COMPGEN=''
@@ -45,7 +49,7 @@ _shtab_fairmean_data_pos_0_choices=(list show get path)
 _shtab_fairmean_completion_pos_0_choices=(bash zsh fish)
 _shtab_fairmean_reproduce_pos_0_choices=(table1 table2 fig1 fig2 all evidence)
 _shtab_fairmean_reproduce___data_choices=(fashion-mnist cifar10)
-_shtab_fairmean_pos_0_choices=(run compare report watch ls show export check advise list data new doctor completion reproduce)
+_shtab_fairmean_pos_0_choices=(run compare tune report watch ls show export check advise list data new doctor completion reproduce)
 
 _shtab_fairmean_run_pos_0_nargs='*'
 _shtab_fairmean_run__h_nargs=0
@@ -64,6 +68,15 @@ _shtab_fairmean_compare___dry_run_nargs=0
 _shtab_fairmean_compare___quiet_nargs=0
 _shtab_fairmean_compare__v_nargs=0
 _shtab_fairmean_compare___verbose_nargs=0
+_shtab_fairmean_tune_pos_0_nargs='*'
+_shtab_fairmean_tune__h_nargs=0
+_shtab_fairmean_tune___help_nargs=0
+_shtab_fairmean_tune___json_nargs=0
+_shtab_fairmean_tune___dry_run_nargs=0
+_shtab_fairmean_tune___quiet_nargs=0
+_shtab_fairmean_tune__v_nargs=0
+_shtab_fairmean_tune___verbose_nargs=0
+_shtab_fairmean_tune___csv_nargs=0
 _shtab_fairmean_report_pos_0_nargs=+
 _shtab_fairmean_report__h_nargs=0
 _shtab_fairmean_report___help_nargs=0
@@ -355,14 +368,14 @@ _fairmean() {
     --methods) _fairmean_list "$word" fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant ;;
     --attacks) _fairmean_list "$word" none pairwise random random_class targeted furthest sign permutation shift ;;
     --to) COMPREPLY=($(compgen -W "tensorboard mlflow wandb trackio" -- "$word")) ;;
-    --clients|--data|--dir|--draw|--every|--figures|--from|--import|--latex|--latex-with|--out|--output|--port|--report|--samples|--seeds|--tables|--together|-o) _shtab_fairmean "$@"; return ;;
+    --budget|--by|--clients|--compare-seeds|--data|--dir|--draw|--every|--figures|--from|--import|--latex|--latex-with|--out|--output|--port|--report|--samples|--seeds|--tables|--together|-o) _shtab_fairmean "$@"; return ;;
     *)
       case "${words[1]} ${words[2]}:$word" in
         *:-*|"list :"*|"data :"*|"completion :"*|"reproduce :"*) _shtab_fairmean "$@"; return ;;
         "list methods:"*) COMPREPLY=($(compgen -W "fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant" -- "$word")) ;;
         "list attacks:"*) COMPREPLY=($(compgen -W "none pairwise random random_class targeted furthest sign permutation shift" -- "$word")) ;;
         "data get:"*|"data path:"*) COMPREPLY=($(compgen -W "fashion-mnist-mini fashion-mnist cifar10" -- "$word")) ;;
-        "run "*|"compare "*|"advise "*|"data "*|"reproduce "*) _fairmean_settings "$word" ;;
+        "run "*|"compare "*|"tune "*|"advise "*|"data "*|"reproduce "*) _fairmean_settings "$word" ;;
         "report "*|"watch "*|"show "*|"export "*|"check "*) _fairmean_runs "$word" ;;
         *) _shtab_fairmean "$@"; return ;;
       esac ;;

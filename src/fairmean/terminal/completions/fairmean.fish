@@ -128,8 +128,8 @@ function _shtab_fairmean_using
   test "$_shtab_fairmean_cmdpath" = "$argv"
 end
 
-set -g _shtab_fairmean_commands run compare report watch ls show export check advise list data new doctor completion reproduce
-set -g _shtab_fairmean_opts_with_value --attacks --clients --data --dir --draw --every --figures --from --import --latex --latex-with --methods --out --output --port --report --samples --seeds --tables --to --together -o
+set -g _shtab_fairmean_commands run compare tune report watch ls show export check advise list data new doctor completion reproduce
+set -g _shtab_fairmean_opts_with_value --attacks --budget --by --clients --compare-seeds --data --dir --draw --every --figures --from --import --latex --latex-with --methods --out --output --port --report --samples --seeds --tables --to --together -o
 
 complete -c fairmean -e
 complete -c fairmean -f
@@ -158,6 +158,21 @@ complete -c fairmean -n '_shtab_fairmean_using compare' -l seeds -x -d 'which dr
 complete -c fairmean -n '_shtab_fairmean_using compare' -l together -x -d 'runs at once; default: all that fit on a GPU, one on a CPU'
 complete -c fairmean -n '_shtab_fairmean_using compare' -l report -x -d 'also write a report of it: one HTML file to look at'
 complete -c fairmean -n '_shtab_fairmean_using compare; and test $_shtab_fairmean_npos -ge 0' -ka "(_fairmean_settings)" -d 'the settings'
+complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -eq 0' -a tune -d 'choose step sizes and hyper-parameters fairly'
+complete -c fairmean -n '_shtab_fairmean_using tune' -s h -l help -d 'show this help message and exit'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l import -x -d 'import a module that registers parts of your own'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l json -d 'print JSON, for other programs'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l dry-run -d 'say what would be run, and write nothing'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l quiet -d 'show no progress'
+complete -c fairmean -n '_shtab_fairmean_using tune' -s v -l verbose -d 'say on standard error what happens'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l methods -xka "(_fairmean_methods)" -d 'which methods, or all; default: those of '"'"'compare'"'"''
+complete -c fairmean -n '_shtab_fairmean_using tune' -l attacks -xka "(_fairmean_attacks)" -d 'what to tune under; default: none'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l seeds -x -d 'draws to tune on; default: 1001-1003'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l compare-seeds -x -d 'draws that the comparison will report; default: 1-5'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l budget -x -d 'runs of train.rounds rounds for each method; default: 8 per draw'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l by -x -d 'average, worst, worst_tenth or average+worst of the clients'
+complete -c fairmean -n '_shtab_fairmean_using tune' -l csv -d 'print every run of the search as CSV'
+complete -c fairmean -n '_shtab_fairmean_using tune; and test $_shtab_fairmean_npos -ge 0' -ka "(_fairmean_settings)" -d 'the settings'
 complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -eq 0' -a report -d 'one HTML file about a study or about runs'
 complete -c fairmean -n '_shtab_fairmean_using report' -s h -l help -d 'show this help message and exit'
 complete -c fairmean -n '_shtab_fairmean_using report' -s o -l output -x -d 'default: report.html'

@@ -24,6 +24,7 @@ _shtab_fairmean_commands() {
     reproduce:'the paper'"'"'s tables and figures, ours | paper'"'"'s'
     run:'train one method'
     show:'one run: settings, figures, every client'
+    tune:'choose step sizes and hyper-parameters fairly'
     watch:'runs at work: speed, time left, small charts'
   )
   _describe 'fairmean commands' _commands
@@ -213,6 +214,26 @@ _shtab_fairmean_show_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_fairmean_show_defaults_added=0
 
+_shtab_fairmean_tune_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "*--import[import a module that registers parts of your own]:MODULE:"
+  "--json[print JSON, for other programs]"
+  "--dry-run[say what would be run, and write nothing]"
+  "--quiet[show no progress]"
+  {-v,--verbose}"[say on standard error what happens]"
+  "--methods[which methods, or all\; default\: those of \'compare\']:methods:_fairmean_methods"
+  "--attacks[what to tune under\; default\: none]:attacks:_fairmean_attacks"
+  "--seeds[draws to tune on\; default\: 1001-1003]:1001-1003:"
+  "--compare-seeds[draws that the comparison will report\; default\: 1-5]:1-5:"
+  "--budget[runs of train.rounds rounds for each method\; default\: 8 per draw]:N:"
+  "--by[average, worst, worst_tenth or average\+worst of the clients]:WHAT:"
+  "--csv[print every run of the search as CSV]"
+  "*:the settings:_fairmean_settings"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_fairmean_tune_defaults_added=0
+
 _shtab_fairmean_watch_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--once[print one line for each run, and end]"
@@ -260,6 +281,7 @@ _shtab_fairmean() {
         reproduce) _arguments -C -s $_shtab_fairmean_reproduce_options ;;
         run) _arguments -C -s $_shtab_fairmean_run_options ;;
         show) _arguments -C -s $_shtab_fairmean_show_options ;;
+        tune) _arguments -C -s $_shtab_fairmean_tune_options ;;
         watch) _arguments -C -s $_shtab_fairmean_watch_options ;;
       esac
   esac
