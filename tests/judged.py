@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def table(file: Path, kind: str) -> str:
 def made(folder: Path) -> dict[str, Run]:
     """The runs by name."""
     regression, binary = (table(folder / f"{kind}.csv", kind) for kind in ("regression", "binary"))
-    common = {"train": {"rounds": 6, "lr": 0.1}, "method": {"name": "mean"}}
+    common: dict[str, Any] = {"train": {"rounds": 6, "lr": 0.1}, "method": {"name": "mean"}}
 
     def run(name: str, file: str, attack: dict[str, object], **data: object) -> Run:
         asked = {"name": file, "target": "target", "client": "site", **data}

@@ -133,6 +133,13 @@ def test_words_of_a_page_on_errors():
     assert " %²" not in page
 
 
+def test_tokens_have_accuracies_and_sizes():
+    page = words(html(collect(of_runs([made_run(task="next-token", data="own.npz", attack="none")]))))
+    assert "Test accuracy over all clients on the labels as given" in page
+    assert "perplexity is exp of the mean loss of a token" in page.replace("Perplexity", "perplexity")
+    assert "How much data the clients have" in page
+
+
 def test_labels_of_own_data_are_not_called_clean():
     assert "clean labels" not in words(html(collect(of_runs([made_run(data="own.csv")]))))
     assert "on the labels as given, before poisoning" in words(html(collect(of_runs([made_run(data="own.csv")]))))

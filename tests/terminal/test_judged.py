@@ -10,6 +10,7 @@ import shutil
 
 import pytest
 
+import fairmean
 from fairmean.data.tasks import TASKS
 from fairmean.experiments.following import Following
 from fairmean.experiments.listing import ERRORS, Entry
@@ -92,6 +93,16 @@ def test_ls_says_the_metric_where_it_is_not_the_accuracy(judged, capsys):
     assert "metric" not in capsys.readouterr().out
     assert main(["ls", "regression", "--dir", directory, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["metric"] == "rmse"
+
+
+def test_the_table_of_a_comparison_tells_small_errors_apart(judged, here):
+    data = {"name": judged["regression"].settings["data.name"], "target": "target", "client": "site"}
+    found = fairmean.compare(methods=["mean", "fedavg"], attacks=["none"], data=data, train={"rounds": 2, "lr": 0.1})
+    row = next(line for line in str(found).splitlines() if line.startswith("fedavg"))
+    average, variance, worst = (float(text.rstrip("*")) for text in row.split()[1:])
+    metrics = found.cells["fedavg", "none"].metrics
+    for value, metric in ((average, "average"), (variance, "variance"), (worst, "worst")):
+        assert value == pytest.approx(metrics[metric][0], rel=0.005)
 
 
 def shown(run, capsys, *words):

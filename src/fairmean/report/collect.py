@@ -81,6 +81,7 @@ class _Collector:
             "judged": self.judged.plain(),
             "labels": self._labels(),
             "poisoning": any(not _all_regular(entry) for entry in self.entries),
+            "given": all(_setting(entry, "partition.name") == "given" for entry in self.entries),
             "held_out": any(_setting(entry, "data.validation") for entry in self.entries),
             "clients": len(self.clients),
             "cells": self._cells(metrics),

@@ -125,7 +125,9 @@ function columnLabels(plot, clients, regular, { named, slanted }) {
   });
   const words = slanted ? plot.height - 6 : y + (named ? 28 : 0) - (named && regular === clients.length ? 12 : 0);
   const start = plot.columns.start(0);
-  const said = `${named ? "" : `${regular.toLocaleString("en")} `}regular, worst to best served →`;
+  const kind = regular < clients.length ? "regular" : "clients";
+  const who = named ? (regular < clients.length ? "regular, " : "") : `${regular.toLocaleString("en")} ${kind}, `;
+  const said = `${who}worst to best served →`;
   plot.add("text", { x: start, y: words }, regular ? said : "");
   if (regular < clients.length) {
     const from = plot.columns.start(regular), wide = plot.width - plot.margin.right - from;
