@@ -271,7 +271,6 @@ def make():
 def test_an_error_is_better_when_it_is_smaller(here, forget_modules, monkeypatch):
     Path("numbers_to_predict.py").write_text(NUMBERS)
     monkeypatch.syspath_prepend(str(here))
-    monkeypatch.setattr("fairmean.data.own.checked", lambda made, name: made)  # whatever kinds of data may be loaded
     tuned = fairmean.tune(
         methods="mean",
         seeds=[1001, 1002],

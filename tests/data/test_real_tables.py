@@ -103,8 +103,9 @@ def test_a_real_table_is_compared_under_attack_by_one_command(name, here, capsys
     assert "labels as given" in page
     assert "diverged" not in page
     assert (here / "report.html").stat().st_size > 10_000
-    attacks = ("none", "sign", "permutation") if real.task == "regression" else ("none", "random_class", "pairwise")
-    assert all(attack in page for attack in attacks)
+    attacks = {"regression": ("sign", "permutation"), "binary": ("pairwise", "pairwise ρ=0.5")}
+    assert all(attack in page for attack in ("none", *attacks.get(real.task, ("random_class", "pairwise"))))
+    assert f"clients {real.clients[-1]} poisoned" in page
 
     clean = [run for run in fairmean.runs() if run.config.attack.name == "none" and run.config.seed == 1]
     assert len(clean) == 2

@@ -33,7 +33,11 @@ RMSE = Metric("rmse", "the target's unit", higher=False, about="the root of the 
 
 @dataclass(frozen=True)
 class Task:
-    """``targets`` is 'classes', 'numbers' or 'tokens'; ``more`` are figures that are computed when a run ends."""
+    """``targets`` is 'classes', 'numbers' or 'tokens'; ``more`` are figures that are computed when a run ends.
+
+    ``attacks`` are those that fit the targets, and ``compared`` those of a comparison that names none. (Two classes can
+    be swapped in one way only, so there all labels or half of them are.)
+    """
 
     name: str
     targets: str
@@ -41,6 +45,7 @@ class Task:
     metric: Metric
     more: tuple[Metric, ...]
     attacks: tuple[str, ...]
+    compared: tuple[str, ...]
     about: str
 
     @property
@@ -54,13 +59,14 @@ class Task:
 
 
 _CLASSES = ("none", "pairwise", "random", "random_class", "targeted", "furthest")
+_COMPARED = ("none", "random_class", "pairwise")
 _BALANCED = Metric("balanced_accuracy", "%", about="the mean over classes of the share that is predicted right")
 
 TASKS: Mapping[str, Task] = {
     task.name: task
     for task in (
         Task(
-            "classification", "classes", "cross-entropy", ACCURACY, (_BALANCED,), _CLASSES,
+            "classification", "classes", "cross-entropy", ACCURACY, (_BALANCED,), _CLASSES, _COMPARED,
             "one of several classes",
         ),
         Task(
@@ -72,6 +78,7 @@ TASKS: Mapping[str, Task] = {
                 Metric("auroc", "%", about="how often a positive sample is ranked above a negative one"),
             ),
             _CLASSES[:-1],
+            ("none", "pairwise", "pairwise:rho=0.5"),
             "one of two classes, with a single output; pos_weight counts positive samples more",
         ),
         Task(
@@ -81,12 +88,14 @@ TASKS: Mapping[str, Task] = {
                 Metric("r2", "", about="the share of the client's variance that is explained"),
             ),
             ("none", "sign", "permutation", "shift"),
+            ("none", "sign", "permutation"),
             "a number",
         ),
         Task(
             "next-token", "tokens", "next-token", ACCURACY,
             (Metric("perplexity", "", higher=False, about="exp of the mean loss of a token"),),
             ("none", "pairwise", "random", "random_class"),
+            _COMPARED,
             "the next token of a sequence of whole numbers",
         ),
     )

@@ -28,7 +28,7 @@ from fairmean.experiments.events import NOBODY, Audience, Listener, Progress, un
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of, resolve
 from fairmean.experiments.in_python import by_name
-from fairmean.experiments.listing import differing, flat
+from fairmean.experiments.listing import Entry, differing, flat
 from fairmean.experiments.metrics import METRICS
 from fairmean.experiments.run import run_to_an_end
 from fairmean.experiments.statistics import interval
@@ -40,7 +40,6 @@ from fairmean.rules.objectives import OBJECTIVES
 Planned = tuple[str, str, Config]
 Report = Callable[[int, int, str, Progress], None]
 METHODS = ("mean", "fedavg", "qffl:q=1", "fairmean:kappa=1:tau=1", "fairmean-normalised:kappa=1:tau=1")
-ATTACKS = ("none", "random_class", "pairwise")
 MOST_RUNS = 100_000
 _SETTINGS = (
     "data.name", "partition.name", "partition.alpha", "partition.clients", "train.rounds", "train.lr", "train.batch",
@@ -99,6 +98,13 @@ class Comparison:
     def _repr_html_(self) -> str:
         """What a notebook shows. The room above this one draws it, so it is asked for by name when it is needed."""
         return str(importlib.import_module("fairmean.report.inline").shown(self))
+
+    @property
+    def client_names(self) -> list[str]:
+        """What the clients are called, where the data says so; else nothing."""
+        ended = (Path(r["folder"]) for r in self.records if r["status"] != "failed")
+        facts = next((Entry(folder).facts for folder in ended), {})
+        return [str(name) for name in facts.get("client_names", ())]
 
     @property
     def failures(self) -> list[str]:
@@ -188,9 +194,8 @@ def plan(
 def _usual_attacks(config: Config, sources: Sources) -> tuple[str, ...]:
     """No attack, and two that fit the task."""
     if config.data.name in SPECS:
-        return ATTACKS
-    attacks = task(sources.dataset(config.data).task).attacks
-    return ATTACKS if set(ATTACKS) <= set(attacks) else attacks[:3]
+        return task("classification").compared
+    return task(sources.dataset(config.data).task).compared
 
 
 def _usual(own: Mapping[str, Any]) -> list[str]:

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from fairmean.engine.ranks import World
 
 VERBS = (
-    run, compare, tune, report, watch, ls, show, export, check, advise, list_verb, data, new, doctor, completion, reproduce,
+    run, compare, tune, report, watch, ls, show, export, check, advise, list_verb, data, new, doctor, completion,
+    reproduce,
 )  # fmt: skip
 _usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"

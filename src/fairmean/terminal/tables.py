@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from fairmean.data.registry import SPECS
 from fairmean.data.tasks import task
@@ -15,10 +16,10 @@ from fairmean.experiments.study import Comparison
 from fairmean.text import columns
 
 
-def headline(config: Config) -> str:
-    """What was run, in one line; under an attack, who is poisoned."""
+def headline(config: Config, names: Sequence[str] = ()) -> str:
+    """What was run, in one line; under an attack, who is poisoned. ``names``: what clients are called."""
     part, attack = config.partition, config.attack
-    ids = _poisoned(config)
+    ids = _poisoned(config, names)
     who = ", ".join(ids) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {part.clients})"
     kinds = {"dirichlet": f"Dirichlet {part.alpha:g}", "given": "as the data says"}
     kind = kinds.get(part.name, part.name)
@@ -28,11 +29,11 @@ def headline(config: Config) -> str:
     return " · ".join([*parts, f"{config.train.rounds} rounds", config.train.device])
 
 
-def _poisoned(config: Config) -> list[str]:
-    """The poisoned clients, by name where the config names them, else by number."""
+def _poisoned(config: Config, names: Sequence[str]) -> list[str]:
+    """The poisoned clients, by name where they have names or the config names them, else by number."""
     clients = config.attack.clients
     if config.attack.name == "none" or isinstance(clients, int):
-        return [str(client) for client in poisoned(config)]
+        return [names[client] if names else str(client) for client in poisoned(config)]
     return [str(client).strip() for client in (clients.strip("[]").split(",") if isinstance(clients, str) else clients)]
 
 
@@ -100,7 +101,7 @@ def run(result: Run) -> str:
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in method.hyper.items()
     )
     lines = [
-        headline(result.config),
+        headline(result.config, result.client_names if result.has_names else ()),
         f"{method.name} {hyper} · attack {result.config.attack.name}",
         columns(
             [[f"{s[name]:.4g}" for name in METRICS] + [f"{s['loss_dispersion']:.3g}"]],
