@@ -51,6 +51,14 @@ def own(tmp_path_factory):
     return str(file)
 
 
+@pytest.fixture(scope="session")
+def judged(tmp_path_factory):
+    """Runs that predict numbers or one of two classes, with named clients; and one with samples held out."""
+    from tests.judged import made
+
+    return made(tmp_path_factory.mktemp("judged"))
+
+
 @pytest.fixture
 def forget_modules(tmp_path, monkeypatch):
     """Users' modules are imported from the working folder; the next test's has the same name."""

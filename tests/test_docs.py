@@ -243,6 +243,7 @@ def test_another_package_adds_a_method(tmp_path, monkeypatch, registries):
         "experiments.search",
         "rules.search_space",
         "engine.ranks",
+        "text",
     ],
 )
 def test_docstring_examples(name):

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -24,6 +24,29 @@ def columns(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
 def _width(text: str) -> int:
     """Columns on a terminal: a tilde over an f takes none."""
     return sum(not unicodedata.combining(character) for character in text)
+
+
+def decimals(values: Iterable[float]) -> int:
+    """How many decimals numbers of this size need so that three of their digits count.
+
+    >>> decimals([53.2, 61.7, 48.0]), decimals([0.031, 0.05]), decimals([45_213.0]), decimals([])
+    (1, 4, 0, 1)
+    """
+    sizes = sorted(abs(value) for value in values if math.isfinite(value) and value != 0)
+    if not sizes:
+        return 1
+    return min(9, max(0, 2 - math.floor(math.log10(sizes[len(sizes) // 2]))))
+
+
+def figure(value: float, share: bool) -> str:
+    """A figure of clients: a percentage (``share``) with one decimal, any other with three digits that count.
+
+    >>> figure(69.649, True), figure(0.031, False), figure(53.24, False), figure(45_213.0, False)
+    ('69.6', '0.0310', '53.2', '45213')
+    """
+    if share or not math.isfinite(value):
+        return f"{value:.1f}"
+    return f"{value:.3g}" if abs(value) >= 1e7 else f"{value:.{decimals([value])}f}"
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:

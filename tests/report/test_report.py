@@ -14,7 +14,7 @@ import pytest
 
 import fairmean
 from fairmean.errors import UserError
-from fairmean.report import collect, html, latex, markup, numbers, packing, write
+from fairmean.report import collect, html, judged, latex, markup, numbers, packing, write
 from fairmean.report.figures import write_figures
 from fairmean.report.inline import shown
 from fairmean.report.material import Entry, Material, gather, of_runs
@@ -38,7 +38,7 @@ def data_of(page):
     return json.loads(text[1], parse_constant=refuse)
 
 
-@pytest.mark.parametrize("module", [latex, markup, numbers, packing], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [judged, latex, markup, numbers, packing], ids=lambda m: m.__name__)
 def test_examples(module):
     assert doctest.testmod(module).failed == 0
 
@@ -97,7 +97,7 @@ class TestOddRuns:
     def test_clients_without_test_data(self):
         page = html(collect(made_study(2, untested=(0, 3))))
         data = data_of(page)
-        values = packing.unpack(data["packed"])[data["runs"][0]["accuracy"] :][:10]
+        values = packing.unpack(data["packed"])[data["runs"][0]["figure"]["at"] :][:10]
         assert [i for i, value in enumerate(values) if value == packing.MISSING] == [0, 3]
 
     def test_nobody_has_test_data(self):
@@ -139,7 +139,7 @@ class TestOddRuns:
         data = collect(of_runs(runs))
         values = packing.unpack(data["packed"])
         small = next(run for run in data["runs"] if data["methods"][run["method"]] == "fairmean")
-        assert (values[small["accuracy"] :][:10] == packing.ABSENT).tolist() == [False] * 6 + [True] * 4
+        assert (values[small["figure"]["at"] :][:10] == packing.ABSENT).tolist() == [False] * 6 + [True] * 4
         assert "6 to 10 clients" in words(html(data))
 
     def test_named_clients_of_different_runs_share_their_places(self):
@@ -147,7 +147,7 @@ class TestOddRuns:
         other = made_run("fairmean", names=["Graz", "Ulm"], clients=2)
         data = collect(of_runs([one, other]))
         assert data["names"] == ["Ulm", "Bern", "Graz"]
-        values = packing.unpack(data["packed"])[data["runs"][1]["accuracy"] :][:3] / 100
+        values = packing.unpack(data["packed"])[data["runs"][1]["figure"]["at"] :][:3] / 100
         assert values[1] == packing.ABSENT / 100
         assert values[[2, 0]] == pytest.approx(other.summary["accuracy"], abs=0.01)
 
@@ -156,7 +156,7 @@ class TestOddRuns:
         run.columns["weight"][:] = np.nan
         data = collect(of_runs([run]))
         assert "weight_trace" not in data["runs"][0]
-        assert "accuracy_trace" in data["runs"][0]
+        assert "figure_trace" in data["runs"][0]
 
     def test_folders_of_older_versions_have_no_classes(self):
         run = made_run()
@@ -179,7 +179,7 @@ class TestOddRuns:
         data = collect(material)
         values = packing.unpack(data["packed"])
         for entry, run in zip(material.entries, data["runs"], strict=True):
-            stored = values[run["accuracy"] :][:10] / 100
+            stored = values[run["figure"]["at"] :][:10] / 100
             assert stored == pytest.approx(entry.run.summary["accuracy"], abs=0.0051)
             trace = run["weight_trace"]
             table = values[trace["at"] :][: 10 * len(trace["rounds"])].reshape(-1, 10) * trace["step"] + trace["low"]

@@ -44,8 +44,8 @@ def test_a_tracker_is_told_every_round_in_order(fake, run):
     assert [told[1] for told in of_kind("clients")] == [0, 2, 4, 6, 8, 10]
     kinds = [(told[0], told[1]) for told in Fake.told["abcdef123456"]][1:-1]
     assert kinds.index(("clients", 4)) == kinds.index(("round", 4)) - 1
-    _, _, ids, values = of_kind("clients")[1]
-    assert ids == [0, 1, 2, 3]
+    _, _, labels, values = of_kind("clients")[1]
+    assert labels == ["00", "01", "02", "03"]
     assert values["accuracy"][:2] == accuracies(2)[:2]
     assert math.isnan(values["accuracy"][2])
     assert of_kind("round")[2][2] == pytest.approx({"average": 20.5, "variance": 0.25, "worst": 20.0, "loss": 2.8})

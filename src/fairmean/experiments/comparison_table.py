@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairmean.data.tasks import task
 from fairmean.experiments import statistics
+from fairmean.text import decimals
 
 if TYPE_CHECKING:
     from fairmean.experiments.study import Cell, Comparison
@@ -52,18 +53,20 @@ def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
     methods = [m for m in result.methods if m != baseline]
     cells: dict[tuple[str, str, str], str] = {}
     best: set[tuple[str, str, str]] = set()
-    higher = task(result.config.data.task).metric.higher
+    judged = task(result.config.data.task).metric
+    digits = {metric: None if judged.unit == "%" else _decimals(result, metric) for metric, _ in SHOWN}
     for attack, (metric, _) in itertools.product(result.attacks, SHOWN):
-        pick = max if higher and metric != "variance" else min
+        pick = max if judged.higher and metric != "variance" else min
         base = result.cells[baseline, attack] if baseline else None
         whole = {}
         for m in methods:
             cell = result.cells[m, attack]
             value, half = cell.estimate(metric, base)
-            cells[m, attack, metric] = _entry(cell, value, half, base)
+            cells[m, attack, metric] = _entry(cell, value, half, base, digits[metric])
             if base is None and not cell.lost and not math.isnan(value):
                 whole[m] = value
-        best |= {(m, attack, metric) for m, v in whole.items() if round(v, 2) == round(pick(whole.values()), 2)}
+        fine = 2 if (few := digits[metric]) is None else few
+        best |= {(m, attack, metric) for m, v in whole.items() if round(v, fine) == round(pick(whole.values()), fine)}
     width = max(7, *map(len, cells.values())) + 2
     name = max(len(m) for m in [*methods, "method"])
     lines = [
@@ -80,11 +83,17 @@ def _block(result: Comparison, baseline: str | None, colour: bool) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _entry(cell: Cell, value: float, half: float, base: Cell | None) -> str:
+def _decimals(result: Comparison, metric: str) -> int:
+    """So many that four digits count: an error may have any size."""
+    return 1 + decimals(cell.estimate(metric, None)[0] for cell in result.cells.values())
+
+
+def _entry(cell: Cell, value: float, half: float, base: Cell | None, digits: int | None = None) -> str:
     """A figure with its interval; or, where there is none, why."""
     lost = cell.lost or (base.lost if base else {})
     if math.isnan(value):
         return next(iter(lost), "no data")
-    digits = 1 if abs(value) >= 100 else 2
+    if digits is None:
+        digits = 1 if abs(value) >= 100 else 2
     text = f"{value:.{digits}f}" if base is None else f"{value:+.{digits}f}"
     return text + ("" if math.isnan(half) else f"±{half:.2g}") + (_LOST if cell.lost else "")

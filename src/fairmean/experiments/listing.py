@@ -27,6 +27,11 @@ FORMAT = 2
 FACTS = "run.json"
 """The file of a run folder that says its format, and what is known of the run before it begins."""
 DIRECTORY = "runs"
+ERRORS = {"regression": "rmse"}
+"""The figure of tasks whose clients are judged by an error, of which less is better; of others it is the accuracy in %.
+
+``fairmean.data.tasks`` says more about each, and takes longer to import.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,17 @@ class Entry:
         except (OSError, ValueError) as error:
             raise UserError(f"'{self.folder / 'config.toml'}' cannot be read ({error}); is it a run folder?") from None
         return dict(flat(tree))
+
+    @property
+    def metric(self) -> str:
+        """The figure by which the clients are judged: ``accuracy``, in %, or the name of an error."""
+        return ERRORS.get(str(self.settings.get("data.task")), "accuracy")
+
+    @property
+    def client_names(self) -> list[str] | None:
+        """What the clients are called; None where they have no names but their numbers."""
+        names = self.facts.get("client_names")
+        return [str(name) for name in names] if names else None
 
     @cached_property
     def summary(self) -> dict[str, Any] | None:

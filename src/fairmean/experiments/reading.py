@@ -129,7 +129,9 @@ class Run:
     def columns(self) -> dict[str, Array]:
         """The long table as arrays by column: round, client, regular, loss, weight, accuracy, own_accuracy.
 
-        Where the table has nothing, as for the accuracy in a round without an evaluation, there is NaN.
+        A run that predicts numbers has rmse and own_rmse in place of the last two. Clients are told by their numbers,
+        also where they have names. Where the table has nothing, as for the accuracy in a round without an evaluation,
+        there is NaN.
         """
         try:
             text = self.table.read_text(encoding="utf-8")
@@ -212,6 +214,12 @@ class Run:
         """What the clients are called; their numbers, where they have no names."""
         names = self._entry.facts.get("client_names")
         return [str(name) for name in names] if names else [str(i) for i in range(len(self.partition.regular))]
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """What the classes are called; None where they have no names but their numbers."""
+        names = self._entry.facts.get("class_names")
+        return [str(name) for name in names] if names else None
 
     @property
     def regular(self) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fairmean.errors import UserError, unknown
-from fairmean.experiments.following import Following
+from fairmean.experiments.following import Following, Round
 from fairmean.experiments.listing import Entry
 from fairmean.export.tracker import Identity, Tracker
 
@@ -108,8 +108,8 @@ class _Feed:
                 if news.round < self._first:
                     continue
                 if news.evaluated:
-                    values = {"accuracy": news.accuracy, "loss": news.loss, "weight": news.weight}
-                    self.tracker.clients(news.round, news.clients, values)
+                    values = {news.metric: news.values, "loss": news.loss, "weight": news.weight}
+                    self.tracker.clients(news.round, _labels(news), values)
                 figures = {**(news.figures() if news.evaluated else {}), "loss": news.mean_loss()}
                 self.tracker.round(news.round, {key: x for key, x in figures.items() if math.isfinite(x)})
                 self._told += 1
@@ -118,6 +118,12 @@ class _Feed:
             files = [file for name in _FILES if (file := self.folder / name).is_file()]
             place = self.tracker.finish(entry.summary or {"status": status}, files)
         return Exported(self.folder.name, self.name, status, self._told, place)
+
+
+def _labels(news: Round) -> list[str]:
+    """The clients by number, in an order that is also that of the alphabet, and by name where they have one."""
+    names = news.names or [""] * len(news.clients)
+    return [f"{client:02d} {name}".rstrip() for client, name in zip(news.clients, names, strict=True)]
 
 
 def _identity(entry: Entry) -> Identity:

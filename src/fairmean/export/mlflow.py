@@ -6,6 +6,7 @@ The tag ``fairmean.rounds`` says how many rounds are there; it is written togeth
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,9 +59,9 @@ class MLflow:
                 client.log_batch(self._run.run_id, params=parameters[start : start + _PARAMETERS])
         return self._rounds
 
-    def clients(self, t: int, ids: Sequence[int], values: Mapping[str, Sequence[float]]) -> None:
+    def clients(self, t: int, labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
         """A curve for each client, where they are few."""
-        self._add(t, curves(ids, values))
+        self._add(t, curves(labels, values))
 
     def round(self, t: int, figures: Mapping[str, float]) -> None:
         """A point of each curve; sent when there are enough, or after a while."""
@@ -87,7 +88,7 @@ class MLflow:
         from mlflow.entities import Metric
 
         when = int(self._run.start_time) + t  # the same whenever it is sent: MLflow keeps equal figures once
-        self._waiting += [Metric(key, value, when, t) for key, value in figures.items()]
+        self._waiting += [Metric(_allowed(key), value, when, t) for key, value in figures.items()]
 
     def _send(self) -> None:
         from mlflow.entities import RunTag
@@ -97,3 +98,9 @@ class MLflow:
             tags = [] if self._waiting else [RunTag("fairmean.rounds", str(self._rounds))]
             self._client.log_batch(self._run.run_id, metrics=part, tags=tags)
         self._sent = time.monotonic()
+
+
+def _allowed(name: str) -> str:
+    """A name without what MLflow refuses; the slash that parts a client from its figure stays."""
+    who, slash, figure = name.rpartition("/")
+    return re.sub(r"[^\w .:-]", "_", who) + slash + figure

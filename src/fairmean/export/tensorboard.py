@@ -41,7 +41,7 @@ class TensorBoard:
         self._add(0, text.text_pb("run", run.name))
         return 0
 
-    def clients(self, t: int, ids: Sequence[int], values: Mapping[str, Sequence[float]]) -> None:
+    def clients(self, t: int, labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
         """A histogram over clients, and where they are few a curve each."""
         import numpy as np
         from tensorboard.plugins.histogram import summary as histogram
@@ -49,7 +49,7 @@ class TensorBoard:
         for name, column in values.items():
             if known(column):
                 self._add(t, histogram.histogram_pb(f"clients/{name}", np.array(known(column))))
-        self._scalars(t, curves(ids, values))
+        self._scalars(t, curves(labels, values))
 
     def round(self, t: int, figures: Mapping[str, float]) -> None:
         """A point of each curve."""

@@ -29,8 +29,11 @@ class Tracker(Protocol):
     def start(self, run: Identity) -> int:
         """Begin, or go on with a run of this hash; the first round that the tracker does not have yet."""
 
-    def clients(self, t: int, ids: Sequence[int], values: Mapping[str, Sequence[float]]) -> None:
-        """A value of each of these quantities for each client in round t; NaN where a client has none."""
+    def clients(self, t: int, labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
+        """A value of each of these quantities for each client in round t; NaN where a client has none.
+
+        ``labels`` say who the clients are: ``03``, or ``03 Ulm`` for one that has a name.
+        """
 
     def round(self, t: int, figures: Mapping[str, float]) -> None:
         """Figures of round t. When it returns, round t will not be told again."""
@@ -48,14 +51,14 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def curves(ids: Sequence[int], values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def curves(labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """A figure for each client and quantity, where the clients are few enough; what there is none of is left out."""
-    if len(ids) > SCALARS:
+    if len(labels) > SCALARS:
         return {}
     return {
-        f"client {client:02d}/{name}": value
+        f"client {label}/{name}": value
         for name, column in values.items()
-        for client, value in zip(ids, column, strict=True)
+        for label, value in zip(labels, column, strict=True)
         if math.isfinite(value)
     }
 

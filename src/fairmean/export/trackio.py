@@ -52,11 +52,11 @@ class Trackio:
         for run in before:
             run.delete()
 
-    def clients(self, t: int, ids: Sequence[int], values: Mapping[str, Sequence[float]]) -> None:
+    def clients(self, t: int, labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
         """A histogram over clients, and where they are few a curve each; sent with the figures of the round."""
         there = {f"clients/{name}": known(column) for name, column in values.items()}
         histograms = {name: self._library.Histogram(column) for name, column in there.items() if column}
-        self._values = {**histograms, **curves(ids, values)}
+        self._values = {**histograms, **curves(labels, values)}
 
     def round(self, t: int, figures: Mapping[str, float]) -> None:
         """A point of each curve."""

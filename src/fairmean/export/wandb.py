@@ -52,11 +52,11 @@ class WeightsAndBiases:
         )
         return int(self._run.starting_step) if self._run.resumed else 0
 
-    def clients(self, t: int, ids: Sequence[int], values: Mapping[str, Sequence[float]]) -> None:
+    def clients(self, t: int, labels: Sequence[str], values: Mapping[str, Sequence[float]]) -> None:
         """A histogram over clients, and where they are few a curve each."""
         there = {f"clients/{name}": known(column) for name, column in values.items()}
         histograms = {name: self._library.Histogram(column) for name, column in there.items() if column}
-        self._run.log({**histograms, **curves(ids, values)}, step=t, commit=False)
+        self._run.log({**histograms, **curves(labels, values)}, step=t, commit=False)
 
     def round(self, t: int, figures: Mapping[str, float]) -> None:
         """A point of each curve."""

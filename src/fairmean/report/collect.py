@@ -14,18 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairmean._version import __version__
+from fairmean.data.registry import SPECS
+from fairmean.experiments.metrics import worst, worst_tenth
 from fairmean.experiments.statistics import available, holm, interval, paired
 from fairmean.report import packing
 from fairmean.report.again import again
 from fairmean.report.certificates import certificates
 from fairmean.report.finding import finding
+from fairmean.report.further import further
+from fairmean.report.judged import Judged
 from fairmean.report.material import Entry, Material, RunLike
 from fairmean.report.numbers import counted
 
 Array = NDArray[np.float64]
 MANY_CLIENTS = 50
 """From so many clients on, the worst single one is often chance, and the mean of the worst tenth speaks for them."""
-ACCURACIES, TRACES, COUNTS = 500_000, 300_000, 300_000
+FIGURES, INTERVALS, TRACES, COUNTS = 500_000, 300_000, 300_000, 300_000
 """At most so many numbers of each kind are in a page."""
 FEW_DRAWS = 5
 ROUNDS = 40
@@ -47,6 +51,18 @@ class _Collector:
         self.names = {id(entry): _names(entry.run) for entry in self.entries if entry.run is not None}
         self.clients = _union(list(self.names.values()))
         self.place = {name: i for i, name in enumerate(self.clients)}
+        self.metric = material.metric
+        self.judged = self._judged()
+        self.stored: dict[bytes, int] = {}
+
+    def _judged(self) -> Judged:
+        """How the figure is written, by the sizes that it has here."""
+        cells = {(entry.method, entry.attack) for entry in self.material.entries}
+        keys = ("average", "worst", "variance")
+        means = {
+            key: [float(v) for c in cells for v in self.material.values(*c, key) if math.isfinite(v)] for key in keys
+        }
+        return Judged.of(self.metric, [*means["average"], *means["worst"]], means["variance"])
 
     def data(self) -> dict[str, Any]:
         metrics = ["average", "variance", "worst"]
@@ -62,7 +78,11 @@ class _Collector:
             "metrics": metrics,
             "served": metrics[-1],
             "intervals": available(),
-            "labels": "clean" if any(not _all_regular(entry) for entry in self.entries) else "given",
+            "judged": self.judged.plain(),
+            "labels": self._labels(),
+            "poisoning": any(not _all_regular(entry) for entry in self.entries),
+            "given": all(_setting(entry, "partition.name") == "given" for entry in self.entries),
+            "held_out": any(_setting(entry, "data.validation") for entry in self.entries),
             "clients": len(self.clients),
             "cells": self._cells(metrics),
             "lost": self._lost(),
@@ -72,6 +92,8 @@ class _Collector:
             data["names"] = self.clients
         data |= self._pictures()
         data["facts"] = self._facts()
+        data["further"] = further(self.entries, self.judged)
+        data["lowest"] = data["further"]["lowest"] if data["further"] and "names" in data else None
         data["finding"] = finding(data)
         data["certificates"] = certificates(self.entries)
         data["map"] = _map(self.material)
@@ -79,6 +101,14 @@ class _Collector:
         data["notes"] = self.notes
         data["packed"] = self.packer.text()
         return data
+
+    def _labels(self) -> str:
+        """Whose labels the figures are on, as far as anybody knows whether they are right."""
+        word = "targets" if self.metric.name == "rmse" else "labels"
+        if not any(not _all_regular(entry) for entry in self.entries):
+            return f"the {word} as given"
+        known = all(_setting(entry, "data.name") in SPECS for entry in self.entries)
+        return f"clean {word}" if known else f"the {word} as given, before poisoning"
 
     def _note(self, view: str, sentence: str) -> None:
         self.notes.setdefault(view, []).append(sentence)
@@ -103,10 +133,18 @@ class _Collector:
                 whole = [c["estimates"][metric] for c in cells if c["attack"] == attack and not c["lost"]]
                 known = [e["mean"] for e in whole if e["mean"] is not None]
                 if len(known) > 1:
-                    best = min(known) if metric == "variance" else max(known)
+                    best = max(known) if self.judged.more_is_better(metric) else min(known)
+                    shown = self._compared(best, metric)
                     for estimate in whole:
-                        estimate["best"] = estimate["mean"] is not None and round(estimate["mean"], 2) == round(best, 2)
+                        estimate["best"] = (
+                            estimate["mean"] is not None and self._compared(estimate["mean"], metric) == shown
+                        )
         return cells
+
+    def _compared(self, value: float, metric: str) -> float:
+        """A value as it is compared: with one decimal more than it is shown with."""
+        digits = self.judged.variance_digits if metric == "variance" else self.judged.digits
+        return round(value, 2 if digits is None else digits + 1)
 
     def _cell(self, method: str, attack: str, metrics: Sequence[str]) -> dict[str, Any]:
         baseline = self.material.baseline
@@ -132,7 +170,7 @@ class _Collector:
             "method": method,
             "attack": attack,
             "estimates": estimates,
-            "points": [[_number(x, 2), _number(y, 2)] for x, y in points],
+            "points": [[_number(x, 6), _number(y, 6)] for x, y in points],
             "runs": len(ends),
             "lost": {end: ends.count(end) for end in dict.fromkeys(ends) if end != "finished"},
         }
@@ -160,7 +198,8 @@ class _Collector:
 
     def _pictures(self) -> dict[str, Any]:
         """Curves over all draws; and, for the draws that there is room for, every client of every run."""
-        shown = self._draws(len(self.clients), ACCURACIES)
+        shown = self._draws(len(self.clients), FIGURES)
+        sure = self._draws(2 * len(self.clients), INTERVALS)
         if len(shown) < len(self.seeds):
             self._note(
                 "clients",
@@ -176,15 +215,20 @@ class _Collector:
                 continue
             table, regular = rounds[id(entry)], _regular(entry, len(self.names[id(entry)]))
             poisoned = tuple(self.place[self.names[id(entry)][i]] for i in np.flatnonzero(~regular))
-            last = table["accuracy"][-1] if len(table["accuracy"]) else np.full(len(regular), np.nan)
+            tested = self._scatter(_sizes(entry.run.partition.test_sizes), entry) if entry.run else None
             run: dict[str, Any] = {
                 "method": self.methods.index(entry.method),
                 "attack": self.attacks.index(entry.attack),
                 "seed": entry.seed,
                 "status": entry.status,
-                "accuracy": self.packer.add(self._scatter(packing.hundredths(last), entry)),
+                "figure": self._packed([_final(entry, table)], entry),
                 "poisoned": crews.setdefault(poisoned, len(crews)),
             }
+            if tested is not None:
+                run["tested"] = self._once(tested)
+            ends = _ends(entry)
+            if ends is not None and entry.seed in sure:
+                run["interval"] = self._packed(ends, entry)
             if entry.seed in traced["seeds"]:
                 run |= self._trace(entry, table, traced)
             runs.append(run)
@@ -202,6 +246,22 @@ class _Collector:
         cells = max(1, len({(entry.method, entry.attack) for entry in self.entries}))
         return self.seeds[: max(1, most // max(1, cells * each))]
 
+    def _packed(self, rows: Sequence[Array], entry: Entry) -> dict[str, Any]:
+        """Figures of a run's clients, row after row, and what turns them back into numbers."""
+        table = np.array(rows, dtype=np.float64)
+        if self.judged.is_share:
+            packed, back = packing.hundredths(table), {"low": 0, "step": 0.01}
+        else:
+            packed, back = packing.scaled(table, packing.FINEST)
+        return {"at": self.packer.add(np.array([self._scatter(row, entry) for row in packed])), **back}
+
+    def _once(self, values: NDArray[np.uint16]) -> int:
+        """Keep an array, unless the same one is there; returns where it begins."""
+        content = values.tobytes()
+        if content not in self.stored:
+            self.stored[content] = self.packer.add(values)
+        return self.stored[content]
+
     def _scatter(self, values: NDArray[np.uint16], entry: Entry) -> NDArray[np.uint16]:
         """Values of a run's clients in the places that the page gives them."""
         names = self.names[id(entry)]
@@ -213,7 +273,7 @@ class _Collector:
 
     def _traced(self, shown: Sequence[int], rounds: dict[int, dict[str, Any]]) -> dict[str, Any]:
         """Of which draws, rounds and clients the way through the rounds is in the page."""
-        longest = max((len(table[key]) for table in rounds.values() for key in ("weight", "accuracy")), default=1)
+        longest = max((len(table[key]) for table in rounds.values() for key in ("weight", "figure")), default=1)
         cells = max(1, len({(entry.method, entry.attack) for entry in self.entries}))
         n, steps = max(1, len(self.clients)), min(longest, ROUNDS)
         draws = max(1, min(len(shown), TRACES // max(1, cells * n * steps)))
@@ -249,10 +309,10 @@ class _Collector:
         return np.sort(np.concatenate([some_bad, some_good]))
 
     def _trace(self, entry: Entry, table: dict[str, Any], traced: dict[str, Any]) -> dict[str, Any]:
-        """Weights and accuracies of a run over its rounds, clients in the page's order."""
+        """Weights and figures of a run over its rounds, clients in the page's order."""
         places = np.array([self.place[name] for name in self.names[id(entry)]], dtype=np.int64)
         result: dict[str, Any] = {}
-        for key, rows in (("weight", table["weight"]), ("accuracy", table["accuracy"])):
+        for key, rows in (("weight", table["weight"]), ("figure", table["figure"])):
             chosen = packing.evenly(len(rows), traced["steps"])
             if not len(chosen) or not np.isfinite(rows).any():
                 continue
@@ -272,32 +332,37 @@ class _Collector:
                 by_round: dict[int, list[tuple[float, float]]] = {}
                 for entry in cell:
                     table, regular = rounds[id(entry)], _regular(entry, len(self.names[id(entry)]))
-                    for t, row in zip(table["accuracy_rounds"], table["accuracy"], strict=True):
+                    for t, row in zip(table["figure_rounds"], table["figure"], strict=True):
                         known = row[regular & np.isfinite(row)]
                         if len(known):
                             by_round.setdefault(int(t), []).append(
-                                (float(known.mean()), _low(known, len(self.clients)))
+                                (float(known.mean()), _low(known, len(self.clients), self.judged.higher))
                             )
                 if not by_round:
                     continue
                 some = sorted(by_round)
                 some = [some[i] for i in packing.evenly(len(some), ROUNDS)]
-                bands = [[_band([pair[k] for pair in by_round[t]]) for t in some] for k in (0, 1)]
+                bands = [[_band([pair[k] for pair in by_round[t]], self.judged.most) for t in some] for k in (0, 1)]
                 curves.append({"method": m, "attack": a, "rounds": some, "average": bands[0], "worst": bands[1]})
         return curves
 
     def _partitions(self) -> dict[str, Any] | None:
-        """How many samples of which class every client has, for the draws that there is room for."""
-        known = [e for e in self.entries if e.run is not None and _counts(e.run, "classes") is not None]
+        """How many samples of which class every client has, for the draws that there is room for.
+
+        Where targets are no classes, ``plain`` says so, and all samples of a client are of the only class.
+        """
+        plain = self.metric.name == "rmse" or any(_setting(e, "data.task") == "next-token" for e in self.entries)
+        known = [e for e in self.entries if e.run is not None and (plain or _counts(e.run, "classes") is not None)]
         if not known:
             return None
+        if plain:
+            return {"classes": 1, "plain": True, "draws": self._plain_sizes(known)}
         classes = max(counts.shape[1] for e in known if (counts := _counts(e.run, "classes")) is not None)
         each = classes * len(self.clients) * (1 + len(self.attacks))
         shown = self.seeds[: max(1, COUNTS // max(1, each))]
         if len(shown) < len(self.seeds):
             kept = f"draw {shown[0]} only" if len(shown) == 1 else f"the first {len(shown)} draws"
             self._note("partition", f"The clients' data are in this page for {kept}.")
-        stored: dict[bytes, int] = {}
         draws: dict[str, dict[str, int]] = {}
         for entry in known:
             key = f"{self.attacks.index(entry.attack)},{entry.seed}"
@@ -311,11 +376,19 @@ class _Collector:
                 whole = np.full((len(self.clients), classes), packing.ABSENT, np.uint16)
                 places = [self.place[client] for client in self.names[id(entry)]]
                 whole[places, : counts.shape[1]] = np.minimum(counts, packing.ABSENT - 1)
-                content = whole.tobytes()
-                if content not in stored:
-                    stored[content] = self.packer.add(whole)
-                draws[key][name] = stored[content]
-        return {"classes": classes, "draws": draws}
+                draws[key][name] = self._once(whole)
+        names = next((e.run.class_names for e in known if e.run is not None and e.run.class_names), None)
+        return {"classes": classes, "draws": draws, **({"names": names} if names and len(names) == classes else {})}
+
+    def _plain_sizes(self, entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
+        """How many samples every client has, by attack and draw."""
+        return {
+            f"{self.attacks.index(e.attack)},{e.seed}": {
+                "classes": self._once(self._scatter(_sizes(e.run.partition.sizes), e))
+            }
+            for e in entries
+            if e.run is not None
+        }
 
     def _facts(self) -> list[str]:
         """What was run, in a few words each."""
@@ -326,44 +399,69 @@ class _Collector:
         counts = sorted({len(names) for names in self.names.values()})
         some = f"{counts[0]:,} clients" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} clients"
         kind = settings.get("partition.name", "")
-        split = f"Dirichlet {settings.get('partition.alpha', 0):g}" if kind == "dirichlet" else str(kind)
+        splits = {"dirichlet": f"Dirichlet {settings.get('partition.alpha', 0):g}", "given": "as the data says"}
+        split = splits.get(str(kind), str(kind))
         poisoned = int((~_regular(first, len(self.names[id(first)]))).sum())
         return [
             str(settings.get("data.name", "")),
             some + (f", {split}" if split else ""),
+            "" if self.judged.is_share else f"judged by {self.judged.title}: less is better",
             f"{counted(poisoned, 'client')} poisoned under attack" if poisoned else "no client poisoned",
             counted(int(settings.get("train.rounds", 0)), "round"),
             counted(len(self.seeds), "paired draw" if len(self.seeds) > 1 else "draw"),
         ]
 
 
-def _number(value: float, digits: int = 6) -> float | None:
-    """A figure that JSON takes."""
-    return round(float(value), digits) if math.isfinite(value) else None
+def _number(value: float, digits: int = 9) -> float | None:
+    """A figure that JSON takes, with so many digits that count."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
-def _low(known: Array, clients: int) -> float:
+def _low(known: Array, clients: int, higher: bool) -> float:
     """The worst client; of many clients, the mean of the worst tenth."""
-    if clients < MANY_CLIENTS:
-        return float(known.min())
-    return float(np.sort(known)[: math.ceil(len(known) / 10)].mean())
+    return worst(known, higher) if clients < MANY_CLIENTS else worst_tenth(known, higher)
 
 
-def _band(values: Sequence[float]) -> list[float | None]:
+def _band(values: Sequence[float], most: float) -> list[float | None]:
     """Mean, and a band: the 95 % interval of the mean over enough draws, else the range of the draws."""
     mean, half, n = interval(values)
     if n >= FEW_DRAWS and math.isfinite(half):
-        return [_number(mean, 2), _number(max(mean - half, 0.0), 2), _number(min(mean + half, 100.0), 2)]
-    return [_number(mean, 2), _number(min(values), 2), _number(max(values), 2)]
+        return [_number(mean, 5), _number(max(mean - half, 0.0), 5), _number(min(mean + half, most), 5)]
+    return [_number(mean, 5), _number(min(values), 5), _number(max(values), 5)]
+
+
+def _setting(entry: Entry, key: str) -> Any:
+    return None if entry.run is None else entry.run.settings.get(key)
 
 
 def _names(run: RunLike) -> list[str]:
-    """The clients of a run as text; numbered ones in their order, others as they come in the table."""
-    clients = run.columns["client"]
-    if clients.dtype.kind in "iuf":
-        n = len(run.regular) if run.regular is not None else int(clients.max(initial=-1)) + 1
-        return [str(i) for i in range(n)]
-    return list(dict.fromkeys(map(str, clients)))
+    """The clients of a run as text: their names, or else their numbers."""
+    if run.has_names:
+        return list(run.client_names)
+    n = len(run.regular) if run.regular is not None else int(run.columns["client"].max(initial=-1)) + 1
+    return [str(i) for i in range(n)]
+
+
+def _sizes(counts: NDArray[np.int64]) -> NDArray[np.uint16]:
+    return np.minimum(counts, packing.ABSENT - 1).astype(np.uint16)
+
+
+def _final(entry: Entry, table: dict[str, Any]) -> Array:
+    """The figure of every client: of the final model on test samples, or of a run at work in the last evaluation."""
+    assert entry.run is not None
+    final = entry.run.summary.get(entry.run.metric.name)
+    if final is not None:
+        return np.array(final, dtype=np.float64)
+    rows: Array = table["figure"]
+    return rows[-1] if len(rows) else np.full(rows.shape[1], np.nan)
+
+
+def _ends(entry: Entry) -> list[Array] | None:
+    """Where the 95 % interval of every client's figure begins and ends; None where the run does not say."""
+    details = {} if entry.run is None else entry.run.summary.get("clients") or {}
+    if not {"low", "high"} <= set(details):
+        return None
+    return [np.array(details[key], dtype=np.float64) for key in ("low", "high")]
 
 
 def _union(lists: Sequence[list[str]]) -> list[str]:
@@ -388,15 +486,13 @@ def _counts(run: Any, name: str) -> NDArray[np.int64] | None:
 
 
 def _tables(run: RunLike | None, names: Sequence[str]) -> dict[str, Any]:
-    """Rounds × clients, for weights in all rounds that have some and for accuracies in those that were evaluated."""
+    """Rounds × clients, for weights in all rounds that have some and for figures in those that were evaluated."""
     assert run is not None
     columns = run.columns
-    place = {name: i for i, name in enumerate(names)}
-    client = columns["client"]
-    where = client.astype(np.int64) if client.dtype.kind in "iuf" else np.array([place[str(c)] for c in client], int)
+    where = columns["client"].astype(np.int64)
     result: dict[str, Any] = {}
-    for key in ("weight", "accuracy"):
-        values = np.asarray(columns[key], dtype=np.float64)
+    for key, column in (("weight", "weight"), ("figure", run.metric.name)):
+        values = np.asarray(columns[column], dtype=np.float64)
         known = np.isfinite(values)
         some, rows = np.unique(columns["round"][known], return_inverse=True)
         table = np.full((len(some), len(names)), np.nan)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fairmean.errors import UserError
 from fairmean.report import packing
+from fairmean.report.judged import Judged
 
 FORMATS = ("svg", "pdf", "png")
 COLOURS = ("#2f6db5", "#12805c", "#8250c4", "#a16207", "#b0307a", "#0e7490")
@@ -63,6 +64,7 @@ class _Shown:
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
+        self.judged = Judged.in_page(data)
         self.numbers = packing.unpack(data["packed"])
         self.seed = data["shown"][0]
         others = [method for method in data["methods"] if method != data["baseline"]]
@@ -76,10 +78,9 @@ class _Shown:
         runs = self.data["runs"]
         return next((run for run in runs if (run["method"], run["attack"], run["seed"]) == wanted), None)
 
-    def accuracy(self, run: dict[str, Any]) -> NDArray[np.float64]:
-        """Of every client in percent, NaN where there is none."""
-        values = self.numbers[run["accuracy"] : run["accuracy"] + self.data["clients"]].astype(np.float64)
-        return np.where(values >= packing.ABSENT, np.nan, values / 100)
+    def figures(self, run: dict[str, Any]) -> NDArray[np.float64]:
+        """Of every client, NaN where there is none."""
+        return packing.back(self.numbers, run["figure"], self.data["clients"])
 
     def poisoned(self, run: dict[str, Any]) -> NDArray[np.bool_]:
         """Which clients are poisoned."""
@@ -95,9 +96,11 @@ class _Shown:
     def order(self, attack: int) -> NDArray[np.int64]:
         """Clients as the page has them: regular from worst to best served, then poisoned."""
         rows = self.rows(attack)
-        table = np.array([self.accuracy(run) for _, run in rows])
+        table = np.array([self.figures(run) for _, run in rows])
         known = np.isfinite(table)
-        served = np.where(known.any(0), np.where(known, table, 0).sum(0) / np.maximum(known.sum(0), 1), np.inf)
+        sign = 1 if self.judged.higher else -1
+        means = sign * np.where(known, table, 0).sum(0) / np.maximum(known.sum(0), 1)
+        served = np.where(known.any(0), means, np.inf)
         return np.lexsort((np.arange(len(served)), served, self.poisoned(rows[0][1])))
 
 
@@ -128,8 +131,9 @@ def _pictures(shown: _Shown) -> Iterator[Picture]:
             yield f"partition-{slug}", 6.0, 2.6, partial(_partition, shown=shown, attack=a, held=held)
 
 
-def _low(data: dict[str, Any]) -> str:
-    return "worst client, %" if data["served"] == "worst" else "worst-served tenth, %"
+def _low(shown: _Shown) -> str:
+    who = "worst client" if shown.data["served"] == "worst" else "worst-served tenth"
+    return f"{who}, {shown.judged.axis}"
 
 
 def _tradeoff(figure: Any, shown: _Shown, attack: str) -> None:
@@ -141,7 +145,7 @@ def _tradeoff(figure: Any, shown: _Shown, attack: str) -> None:
         bars = {"xerr": x["half"], "yerr": y["half"]} if x["half"] is not None else {}
         style = {"fmt": "o", "color": shown.colours[cell["method"]], "elinewidth": 1, "label": cell["method"]}
         axes.errorbar(x["mean"], y["mean"], **bars, **style)
-    axes.set(xlabel="average client, %", ylabel=_low(shown.data))
+    axes.set(xlabel=f"average client, {shown.judged.axis}", ylabel=_low(shown))
     if len(shown.data["methods"]) <= 12:
         axes.legend()
 
@@ -149,20 +153,31 @@ def _tradeoff(figure: Any, shown: _Shown, attack: str) -> None:
 def _clients(figure: Any, shown: _Shown, attack: int) -> None:
     axes = figure.subplots()
     rows, order = shown.rows(attack), shown.order(attack)
-    table = np.array([shown.accuracy(run)[order] for _, run in rows])
+    table = np.array([shown.figures(run)[order] for _, run in rows])
+    colours = "viridis" if shown.judged.higher else "viridis_r"
     axes.set_facecolor("#d9d9d6")
-    image = axes.imshow(np.ma.masked_invalid(table), aspect="auto", cmap="viridis", interpolation="nearest")
+    image = axes.imshow(np.ma.masked_invalid(table), aspect="auto", cmap=colours, interpolation="nearest")
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.grid(visible=False)
     _columns(axes, shown, order, shown.poisoned(rows[0][1]))
-    figure.colorbar(image, ax=axes, label="accuracy, %")
+    figure.colorbar(image, ax=axes, label=_figure(shown))
+
+
+def _figure(shown: _Shown) -> str:
+    """The figure for an axis: accuracy, % or RMSE (less is better)."""
+    judged = shown.judged
+    return (
+        f"{judged.title}, %" if judged.is_share else f"{judged.title} ({'more' if judged.higher else 'less'} is better)"
+    )
 
 
 def _columns(axes: Any, shown: _Shown, order: NDArray[np.int64], poisoned: NDArray[np.bool_]) -> None:
     """Clients along the axis; poisoned ones are marked."""
     names = shown.data.get("names") or [str(i) for i in range(shown.data["clients"])]
     if len(order) <= 30:
-        axes.set_xticks(range(len(order)), [names[i] + ("\n×" if poisoned[i] else "") for i in order])
+        slanted = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if max(map(len, names)) > 4 else {}
+        labels = [(f"{names[i]} ×" if slanted else f"{names[i]}\n×") if poisoned[i] else names[i] for i in order]
+        axes.set_xticks(range(len(order)), [label.replace("$", r"\$") for label in labels], **slanted)
     regular = int((~poisoned).sum())
     if 0 < regular < len(order):
         axes.axvline(regular - 0.5, color="white", linewidth=3)
@@ -175,7 +190,7 @@ def _spread(figure: Any, shown: _Shown, attack: int) -> None:
     rows = shown.rows(attack)
     draw = np.random.default_rng(0)
     for place, (_, run) in enumerate(rows):
-        values, bad = shown.accuracy(run), shown.poisoned(run)
+        values, bad = shown.figures(run), shown.poisoned(run)
         height = place + draw.uniform(-0.28, 0.28, len(values))
         size = 14 if len(values) <= 60 else 3
         axes.scatter(
@@ -187,7 +202,8 @@ def _spread(figure: Any, shown: _Shown, attack: int) -> None:
             axes.plot([good.mean()] * 2, [place - 0.4, place + 0.4], color="#1c1f24", linewidth=1.5)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("accuracy, %; crosses are poisoned clients")
+    crosses = "; crosses are poisoned clients" if shown.data["poisoning"] else ""
+    axes.set_xlabel(_figure(shown) + crosses)
 
 
 def _curves(figure: Any, shown: _Shown, attack: int) -> None:
@@ -203,8 +219,8 @@ def _curves(figure: Any, shown: _Shown, attack: int) -> None:
                 axes.fill_between(curve["rounds"], low, high, color=shown.colours[name], alpha=0.13, linewidth=0)
     for axes in (left, right):
         axes.xaxis.get_major_locator().set_params(integer=True)
-    left.set(xlabel="round", ylabel="average client, %")
-    right.set(xlabel="round", ylabel=_low(shown.data))
+    left.set(xlabel="round", ylabel=f"average client, {shown.judged.axis}")
+    right.set(xlabel="round", ylabel=_low(shown))
     if len(shown.data["methods"]) <= 12:
         left.legend()
 
@@ -237,9 +253,24 @@ def _partition(figure: Any, shown: _Shown, attack: int, held: dict[str, int]) ->
     counts = shown.numbers[held["classes"] : held["classes"] + classes * clients].reshape(clients, classes)
     known = np.where(counts >= packing.ABSENT, 0, counts).astype(np.float64)
     order = shown.order(attack)
+    if shown.data["partitions"].get("plain"):
+        _sizes(axes, shown, known[order, 0], attack)
+        return
     share = (known / np.maximum(known.sum(1, keepdims=True), 1))[order].T
     image = axes.imshow(share, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
     axes.grid(visible=False)
+    names = shown.data["partitions"].get("names")
+    if names:
+        axes.set_yticks(range(classes), [name.replace("$", r"\$") for name in names])
     axes.set_ylabel("class, labels as used")
     _columns(axes, shown, order, shown.poisoned(shown.rows(attack)[0][1]))
     figure.colorbar(image, ax=axes, label="share of the client's samples")
+
+
+def _sizes(axes: Any, shown: _Shown, sizes: NDArray[np.float64], attack: int) -> None:
+    """How many samples the clients have, in their order."""
+    poisoned = shown.poisoned(shown.rows(attack)[0][1])
+    order = shown.order(attack)
+    axes.bar(range(len(sizes)), sizes, color=[POISONED if poisoned[i] else REGULAR for i in order])
+    axes.set_ylabel("training samples")
+    _columns(axes, shown, order, poisoned)

@@ -13,9 +13,9 @@ import numpy as np
 from fairmean.report import packing
 from fairmean.report.collect import collect
 from fairmean.report.finding import LEVEL
+from fairmean.report.judged import Judged
 from fairmean.report.markup import tag, text
 from fairmean.report.material import gather
-from fairmean.report.numbers import estimate, percent
 
 _CELL = "padding:3px 6px;text-align:right;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)"
 _NAME = "padding:3px 8px 3px 0;text-align:left;border-bottom:1px solid rgba(128,128,128,.3);font-weight:600"
@@ -36,7 +36,7 @@ def shown(runs: Any) -> str:
 
 def _table(data: dict[str, Any]) -> str:
     cells = {(cell["method"], cell["attack"]): cell for cell in data["cells"]}
-    metrics = data["metrics"]
+    metrics, judged = data["metrics"], Judged.in_page(data)
     groups = tag("th", "") + "".join(
         tag("th", text("no attack" if attack == "none" else attack), {"colspan": len(metrics), "style": _CELL})
         for attack in data["attacks"]
@@ -51,11 +51,13 @@ def _table(data: dict[str, Any]) -> str:
     for method in data["methods"]:
         row = tag("th", text(method), {"style": _NAME})
         for attack in data["attacks"]:
-            row += "".join(_entry(cells.get((method, attack)), metric) for metric in metrics)
+            row += "".join(_entry(cells.get((method, attack)), metric, judged) for metric in metrics)
         rows.append(tag("tr", row))
     marks = f" ▲ ▼: differs from {data['baseline']} at 5 % after Holm’s correction." if _tested(data) else ""
-    labels = "clean labels" if data["labels"] == "clean" else "the labels as given"
-    note = f"Accuracy in % on {labels}, over regular clients; variance in %². Bold is the best of a column.{marks}"
+    what = "Accuracy in %" if judged.is_share else judged.heading
+    square = "in %²" if judged.is_share else "in its square"
+    whose = "regular" if data["poisoning"] else "all"
+    note = f"{what} on {data['labels']}, over {whose} clients; variance {square}. Bold is the best of a column.{marks}"
     table = tag(
         "table", tag("thead", heads) + tag("tbody", "".join(rows)), {"style": "border-collapse:collapse;font-size:.9em"}
     )
@@ -66,18 +68,18 @@ def _tested(data: dict[str, Any]) -> bool:
     return data["baseline"] is not None and len(data["seeds"]) > 1 and data["intervals"]
 
 
-def _entry(cell: dict[str, Any] | None, metric: str) -> str:
+def _entry(cell: dict[str, Any] | None, metric: str, judged: Judged) -> str:
     if cell is None or cell["estimates"][metric]["mean"] is None:
         why = "–" if cell is None else next(iter(cell["lost"]), "–")
         return tag("td", text(why), {"style": _CELL})
     figure = cell["estimates"][metric]
-    mean, half = estimate(figure["mean"], figure["half"], metric)
+    mean, half = judged.estimate(figure["mean"], figure["half"], metric)
     content = tag("strong", mean) if figure["best"] else mean
     if half:
         content += tag("span", f" ± {half}", {"style": _SOFT})
     difference = figure["difference"]
     if difference and difference["p"] is not None and difference["p"] < LEVEL:
-        content += " ▲" if (difference["mean"] > 0) != (metric == "variance") else " ▼"
+        content += " ▲" if judged.is_better(difference["mean"], metric) else " ▼"
     return tag("td", content + ("†" if cell["lost"] else ""), {"style": _CELL})
 
 
@@ -95,17 +97,19 @@ def _heat(data: dict[str, Any]) -> str:
     if not runs or not data["clients"]:
         return ""
     numbers, n = packing.unpack(data["packed"]), data["clients"]
-    table = np.array([numbers[run["accuracy"] : run["accuracy"] + n] for run in runs], dtype=np.float64)
-    table = np.where(table >= packing.ABSENT, np.nan, table / 100)
+    judged = Judged.in_page(data)
+    table = np.array([packing.back(numbers, run["figure"], n) for run in runs])
     known = np.isfinite(table)
     if not known.any():
         return ""
-    served = np.where(known.any(0), np.where(known, table, 0).sum(0) / np.maximum(known.sum(0), 1), np.inf)
+    served = np.where(known, table, 0).sum(0) / np.maximum(known.sum(0), 1)
+    served = np.where(known.any(0), served, np.inf if judged.higher else -np.inf)
     poisoned = np.zeros(n, bool)
     poisoned[data["poisoned"][runs[0]["poisoned"]]] = True
-    order = np.lexsort((np.arange(n), served, poisoned))
+    order = np.lexsort((np.arange(n), served if judged.higher else -served, poisoned))
     order = order[packing.evenly(n, MOST_CLIENTS)]
-    low, high = float(table[known].min()), float(table[known].max())
+    ends = float(table[known].min()), float(table[known].max())
+    worst, best = ends if judged.higher else ends[::-1]
     left, width, height = 150, 560, 18
     column = width / len(order)
     marks = []
@@ -116,7 +120,7 @@ def _heat(data: dict[str, Any]) -> str:
         marks.append(tag("text", text(name), at))
         for i, client in enumerate(order):
             value = table[r, client]
-            fill = "rgba(128,128,128,.35)" if math.isnan(value) else _viridis((value - low) / ((high - low) or 1))
+            fill = "rgba(128,128,128,.35)" if math.isnan(value) else _viridis((value - worst) / ((best - worst) or 1))
             box = {"x": f"{left + i * column:.1f}", "y": r * height, "width": f"{column:.2f}", "height": height - 1}
             marks.append(tag("rect", "", {**box, "fill": fill}))
     base = len(runs) * height + 13
@@ -128,9 +132,13 @@ def _heat(data: dict[str, Any]) -> str:
     many = f", {len(order)} of {n:,}" if len(order) < n else ""
     caption = (
         f"Every client{many} (a column, worst to best served; × poisoned) {where}, draw {data['shown'][0]}: dark is "
-        f"{percent(low)} %, bright is {percent(high)} %."
+        f"{_named(worst, judged)}, bright is {judged.whole(best)}."
     )
     return _svg("".join(marks), left + width + 4, base + 8, caption)
+
+
+def _named(value: float, judged: Judged) -> str:
+    return judged.whole(value) if judged.is_share else f"an {judged.title} of {judged.whole(value)}"
 
 
 def _curves(data: dict[str, Any]) -> str:
@@ -140,7 +148,8 @@ def _curves(data: dict[str, Any]) -> str:
     points = [value[0] for curve in curves for value in curve["worst"]]
     if not points or max(len(curve["rounds"]) for curve in curves) < 2:
         return ""
-    low, high = min(points), max(max(points), min(points) + 1)
+    judged = Judged.in_page(data)
+    low, high = min(points), max(max(points), min(points) + judged.least / 4)
     last = max(curve["rounds"][-1] for curve in curves) or 1
     left, width, height = 40, 420, 150
     dashes = ("", "6 3", "2 3", "9 3 2 3", "1 4", "12 4")
@@ -169,10 +178,12 @@ def _curves(data: dict[str, Any]) -> str:
         marks.append(tag("text", text(name), {"x": start + 28, "y": f"{place:.1f}", "fill": "currentColor"}))
     for value, y in ((high, 12), (low, height + 8)):
         at = {"x": left - 6, "y": y, "text-anchor": "end", "fill": "currentColor"}
-        marks.append(tag("text", percent(value), at))
+        marks.append(tag("text", judged.number(value), at))
     who = "worst client" if data["served"] == "worst" else "worst-served tenth"
     mean = ": the mean over draws" if len(data["seeds"]) > 1 else ""
-    caption = f"The {who} over {last} rounds, in %{mean}."
+    what = "in %" if judged.is_share else f"as {judged.title}, so lower is better"
+    held_out = ", on samples held out from training" if data["held_out"] else ""
+    caption = f"The {who} over {last} rounds, {what}{held_out}{mean}."
     return _svg("".join(marks), left + width + 200, max(height + 16, place + 6), caption)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairmean.errors import unknown
 from fairmean.report.finding import LEVEL
-from fairmean.report.numbers import estimate
+from fairmean.report.judged import Judged
 
 PARTS = ("interval", "significance")
 HEADS = {"average": "Avg.", "variance": "Var.", "worst": "Worst", "worst_tenth": "Worst 10\\,\\%"}
@@ -50,7 +50,7 @@ def latex(data: dict[str, Any], parts: Collection[str] = PARTS) -> str:
             raise unknown("part of a LaTeX table", part, PARTS)
     metrics, attacks = data["metrics"], data["attacks"]
     cells = {(cell["method"], cell["attack"]): cell for cell in data["cells"]}
-    width = len(metrics)
+    width, judged = len(metrics), Judged.in_page(data)
     heads = " & ".join(
         rf"\multicolumn{{{width}}}{{c}}{{{escaped('no attack' if attack == 'none' else attack)}}}" for attack in attacks
     )
@@ -65,17 +65,19 @@ def latex(data: dict[str, Any], parts: Collection[str] = PARTS) -> str:
         r"\midrule",
     ]
     for method in data["methods"]:
-        entries = [_entry(cells.get((method, attack)), metric, parts) for attack in attacks for metric in metrics]
+        entries = [
+            _entry(cells.get((method, attack)), metric, parts, judged) for attack in attacks for metric in metrics
+        ]
         lines.append(" & ".join([escaped(method), *entries]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *_comment(data, parts)]) + "\n"
 
 
-def _entry(cell: dict[str, Any] | None, metric: str, parts: Collection[str]) -> str:
+def _entry(cell: dict[str, Any] | None, metric: str, parts: Collection[str], judged: Judged) -> str:
     if cell is None or cell["estimates"][metric]["mean"] is None:
         return "--" if cell is None or not cell["lost"] else escaped(next(iter(cell["lost"])))
     figure = cell["estimates"][metric]
     half = figure["half"] if "interval" in parts else None
-    mean, spread = estimate(figure["mean"], half, metric)
+    mean, spread = (_powers(number) for number in judged.estimate(figure["mean"], half, metric))
     text = rf"\textbf{{{mean}}}" if figure["best"] else mean
     if spread:
         text += rf" {{\scriptsize$\pm$\,{spread}}}"
@@ -85,11 +87,23 @@ def _entry(cell: dict[str, Any] | None, metric: str, parts: Collection[str]) -> 
     return text + (r"$^{\dagger}$" if cell["lost"] else "")
 
 
+def _powers(number: str) -> str:
+    """Powers of ten as LaTeX sets them."""
+    mantissa, dot, power = number.partition("·10")
+    plain = power.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    return rf"${mantissa}\cdot 10^{{{plain}}}$" if dot else number
+
+
 def _comment(data: dict[str, Any], parts: Collection[str]) -> list[str]:
     """What the table shows, for its caption."""
-    labels = "clean labels" if data["labels"] == "clean" else "the labels as given"
+    judged = Judged.in_page(data)
+    what, square = (
+        ("Test accuracy in %", "%^2") if judged.is_share else (judged.heading.replace("’", "'"), "its square")
+    )
+    whose = "regular" if data["poisoning"] else "all"
     lines = [
-        f"% Test accuracy in % on {labels} over regular clients: average, variance across clients in %^2, worst client;"
+        f"% {what} on {data['labels']} over {whose} clients:",
+        f"% average, variance across clients in {square}, worst client;",
     ]
     draws = len(data["seeds"])
     if draws == 1:

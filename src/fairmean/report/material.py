@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmean.data.tasks import ACCURACY, Metric
 from fairmean.errors import UserError
 from fairmean.experiments.listing import DIRECTORY
 from fairmean.experiments.reading import load
@@ -46,6 +47,14 @@ class RunLike(Protocol):
     def regular(self) -> NDArray[np.bool_]: ...
     @property
     def certificate(self) -> Any: ...
+    @property
+    def metric(self) -> Metric: ...
+    @property
+    def has_names(self) -> bool: ...
+    @property
+    def client_names(self) -> list[str]: ...
+    @property
+    def class_names(self) -> list[str] | None: ...
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,18 @@ class Material:
     def baseline(self) -> str | None:
         """The method that the others are compared to: mean, where it is there and not alone."""
         return BASELINE if BASELINE in self.methods and len(self.methods) > 1 else None
+
+    @property
+    def metric(self) -> Metric:
+        """The figure by which the clients of all runs are judged."""
+        runs = [entry.run for entry in self.entries if entry.run is not None]
+        for run in runs:
+            if run.metric != runs[0].metric:
+                raise UserError(
+                    f"report: clients of run '{runs[0].folder}' are judged by {runs[0].metric.name} and those of run "
+                    f"'{run.folder}' by {run.metric.name}; write a report about each kind of run"
+                )
+        return runs[0].metric if runs else ACCURACY
 
     def values(self, method: str, attack: str, metric: str) -> NDArray[np.float64]:
         """One figure for every seed of the page; NaN where there is no finished run."""

@@ -5,43 +5,28 @@ from __future__ import annotations
 import math
 
 NONE = "–"
+_LARGE, _FINE = 1e7, 6  # a number as large as this, or with more decimals, is written with a power of ten
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def percent(value: float | None) -> str:
-    """An accuracy in percent, with one decimal.
+def fixed(value: float | None, digits: int, *, sign: bool = False) -> str:
+    """A number with so many decimals. ``sign``: it is a difference, and says its sign unless it is shown as zero.
 
-    >>> percent(69.649)
-    '69.6'
+    >>> fixed(69.649, 1), fixed(-0.0312, 4, sign=True), fixed(0.01, 1, sign=True), fixed(3.2e9, 0), fixed(5.64e-5, 7)
+    ('69.6', '−0.0312', '0.0', '3.20·10⁹', '5.64·10⁻⁵')
     """
-    return NONE if value is None or not math.isfinite(value) else f"{value:.1f}"
+    if value is None or not math.isfinite(value):
+        return NONE
+    size = abs(value)
+    text = _power(size) if size >= _LARGE or (digits > _FINE and size) else f"{size:,.{digits}f}"
+    if not any(digit in text for digit in "123456789"):
+        return text
+    return ("−" if value < 0 else "+" if sign else "") + text
 
 
-def estimate(mean: float | None, half: float | None, metric: str, *, sign: bool = False) -> tuple[str, str]:
-    """A figure and half its interval, both with the same decimals: one, or for a large variance none.
-
-    ``sign``: it is a difference, and says its sign. The second text is empty where there is no interval.
-
-    >>> estimate(242.9, 52.13, "variance"), estimate(-3.21, 2.14, "worst", sign=True)
-    (('243', '52'), ('−3.2', '2.1'))
-    """
-    if mean is None or not math.isfinite(mean):
-        return NONE, ""
-    known = half is not None and math.isfinite(half)
-    largest = max(abs(mean), half if half is not None and known else 0.0)
-    digits = 0 if metric == "variance" and largest >= 9.95 else 1
-    text = f"{abs(mean) if sign else mean:,.{digits}f}".replace("-", "−")
-    if sign and any(digit in text for digit in "123456789"):
-        text = ("−" if mean < 0 else "+") + text
-    return text, f"{half:,.{digits}f}" if known else ""
-
-
-def signed(value: float | None, metric: str = "worst") -> str:
-    """A difference with its sign.
-
-    >>> signed(-3.21)
-    '−3.2'
-    """
-    return estimate(value, None, metric, sign=True)[0]
+def _power(size: float) -> str:
+    mantissa, exponent = f"{size:.2e}".split("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(_RAISED)}"
 
 
 def probability(p: float) -> str:

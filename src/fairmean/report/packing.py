@@ -13,7 +13,7 @@ MISSING = 65535
 """Stands for a figure that there is not: a client without test data, or one that did not take part."""
 ABSENT = 65534
 """Stands for a client that this run does not have."""
-FINE, COARSE = 1000, 250
+FINEST, FINE, COARSE = 65_000, 1000, 250
 
 
 class Packer:
@@ -68,6 +68,12 @@ def scaled(values: NDArray[np.float64], levels: int) -> tuple[NDArray[np.uint16]
     width = (high - low) or 1.0
     steps = np.rint((np.where(known, values, low) - low) / width * levels)
     return np.where(known, steps, MISSING).astype(np.uint16), {"low": low, "step": width / levels}
+
+
+def back(numbers: NDArray[np.uint16], where: dict[str, Any], count: int) -> NDArray[np.float64]:
+    """Numbers that ``hundredths`` or ``scaled`` packed; NaN where there is none."""
+    steps = numbers[where["at"] : where["at"] + count].astype(np.float64)
+    return np.where(steps >= ABSENT, np.nan, where["low"] + steps * where["step"])
 
 
 def evenly(count: int, most: int) -> NDArray[np.int64]:

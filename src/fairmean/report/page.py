@@ -11,8 +11,10 @@ from typing import Any
 from fairmean.report.markup import tag, text
 from fairmean.report.views import VIEWS
 
+MOST_NAMES = 2000
+"""So many clients are offered by name while somebody types."""
 _SCRIPTS = ("data", "plot", "page")
-_FOR_PYTHON = ("again", "certificates", "facts", "finding", "map", "assumes", "lost", "notes", "version")
+_FOR_PYTHON = ("again", "certificates", "facts", "finding", "further", "map", "assumes", "lost", "notes", "version")
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -109,10 +111,14 @@ def _toolbar(data: dict[str, Any]) -> str:
         parts.append(_field("draw", "Draw", tag("select", options, {"id": "draw"})))
     if data["clients"]:
         field = tag("button", "‹", {"type": "button", "id": "previous", "aria-label": "previous client"})
+        names = data.get("names", [])[:MOST_NAMES]
+        listed = " list='names' class='named'" if names else ""
         field += (
             "<input id='client' type='text' inputmode='text' autocomplete='off' spellcheck='false' placeholder='none' "
-            "aria-describedby='followed'>"
+            f"aria-describedby='followed'{listed}>"
         )
+        if names:
+            field += tag("datalist", "".join(tag("option", "", {"value": name}) for name in names), {"id": "names"})
         field += tag("button", "›", {"type": "button", "id": "next", "aria-label": "next client"})
         field += tag(
             "button", "×", {"type": "button", "id": "nobody", "aria-label": "follow nobody", "hidden": "hidden"}

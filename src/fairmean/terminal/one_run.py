@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fairmean.data.tasks import task
 from fairmean.experiments.keys import SECTIONS
+from fairmean.experiments.listing import ERRORS
 from fairmean.experiments.metrics import METRICS
 from fairmean.experiments.reading import Run
-from fairmean.text import columns
+from fairmean.text import columns, figure
 
 Values = NDArray[np.float64]
 
@@ -32,7 +35,7 @@ def record(run: Run) -> dict[str, Any]:
 
 
 def page(run: Run, most: int = 20) -> str:
-    """The run for people; of its clients at most so many, those with the lowest accuracies first."""
+    """The run for people; of its clients at most so many, those that are served worst first."""
     settings, environment = run.settings, run.environment
     lines = [
         f"run {run.folder}",
@@ -49,14 +52,25 @@ def page(run: Run, most: int = 20) -> str:
         lines += [columns([[f"{run.summary[name]:.4g}" for name in METRICS]], list(METRICS)), ""]
     if "warning" in run.summary:
         lines += [f"warning: {run.summary['warning']}", ""]
+    held_out = run.summary.get("validation")
+    if held_out:
+        figures = ", ".join(f"{name} {_figure(held_out[name], run)}" for name in ("average", "worst"))
+        lines += [f"on the samples held out from training: {figures}", ""]
     clients = _clients(run)
-    figure = run.metric.name
+    name = run.metric.name
     sign = 1 if run.metric.higher else -1
-    order = sorted(clients, key=lambda client: math.inf if math.isnan(client[figure]) else sign * client[figure])
-    header = ["client", "", "samples", "test", "loss", "weight", run.metric.label, "on its own labels"]
-    lines.append(columns([_row(client, figure) for client in order[:most]], header))
+    order = sorted(clients, key=lambda client: math.inf if math.isnan(client[name]) else sign * client[name])
+    labels = "targets" if name in ERRORS.values() else "labels"
+    further = [metric for metric in task(settings.get("data.task", "classification")).more if metric.name in clients[0]]
+    ends = ["95 % interval"] if "low" in clients[0] else []
+    own = [f"on its own {labels}"] if any(not client["regular"] for client in clients) else []
+    header = ["client", "", "samples", "test", "loss", "weight", run.metric.label, *ends, *own]
+    header += [metric.label if metric.unit == "%" else metric.name for metric in further]
+    names = [*([f"own_{name}"] if own else []), *(metric.name for metric in further)]
+    lines.append(columns([_row(client, run, bool(ends), names) for client in order[:most]], header))
     if len(clients) > most:
         lines.append(f"… {len(clients) - most} more (--clients {len(clients)} shows them)")
+    lines += _explained(run, bool(ends))
     lines += ["", f"table: {run.table}", f"model: fairmean.load({run.hash[:8]!r}).model()"]
     if run.status in ("interrupted", "running"):
         lines.append(f"It has come to round {run.rounds} of {settings.get('train.rounds')}.")
@@ -65,16 +79,43 @@ def page(run: Run, most: int = 20) -> str:
     return "\n".join(lines)
 
 
-def _row(client: dict[str, Any], figure: str) -> list[str]:
+def _explained(run: Run, ends: bool) -> list[str]:
+    """How to read the table of clients."""
+    words = []
+    if run.metric.name in ERRORS.values():
+        words.append(f"{run.metric.name} is {run.metric.about}; less is better")
+    if ends:
+        words.append("the interval is as wide as the number of test samples leaves it")
+    if run.settings.get("data.validation") and run.summary.get("status") != "finished":
+        words.append("until the run has finished, figures are on the samples held out from training")
+    return [" · ".join(words)] if words else []
+
+
+def _row(client: dict[str, Any], run: Run, ends: bool, names: Sequence[str]) -> list[str]:
     kind = "" if client["regular"] else "poisoned"
-    judged = (f"{client[key]:.4g}" for key in (figure, f"own_{figure}"))
-    figures = (f"{client['loss']:.3f}", f"{client['weight']:.4f}", *judged)
-    shown = ["–" if text == "nan" else text for text in figures]
-    return [str(client["client"]), kind, str(client["samples"]), str(client["test"]), *shown]
+    shown = [f"{client['loss']:.3f}", f"{client['weight']:.4f}", _figure(client[run.metric.name], run)]
+    if ends:
+        low, high = client["low"], client["high"]
+        shown.append("–" if math.isnan(low + high) else f"{_figure(low, run)} – {_figure(high, run)}")
+    shown += [_further(client[name], name, run) for name in names]
+    said = ["–" if text == "nan" else text for text in shown]
+    return [str(client["client"]), kind, str(client["samples"]), str(client["test"]), *said]
+
+
+def _figure(value: float, run: Run) -> str:
+    return figure(value, run.metric.unit == "%")
+
+
+def _further(value: float, name: str, run: Run) -> str:
+    """A share without a unit has two decimals, any other figure those of the first one."""
+    return f"{value:.2f}" if name == "r2" else _figure(value, run)
 
 
 def _clients(run: Run) -> list[dict[str, Any]]:
-    """Every client: its data, its last loss and weight, and its accuracy when it was last evaluated."""
+    """Every client: its data, its last loss and weight, and its figures.
+
+    Those of a run that has finished are of its final model, on test samples; before, of the last evaluation.
+    """
     partition, table = run.partition, run.columns
     n, names = len(partition.regular), run.client_names
     latest: dict[str, Values] = {}
@@ -83,6 +124,10 @@ def _clients(run: Run) -> list[dict[str, Any]]:
         there = ~np.isnan(table[name])
         column[table["client"][there]] = table[name][there]  # rows are in the order of rounds
         latest[name] = column
+    for name in (run.metric.name, f"own_{run.metric.name}"):
+        if name in run.summary:
+            latest[name] = np.array(run.summary[name], dtype=np.float64)
+    latest |= {name: np.array(x, dtype=np.float64) for name, x in (run.summary.get("clients") or {}).items()}
     return [
         {
             "client": names[client] if run.has_names else client,

@@ -10,6 +10,8 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
+from fairmean.text import figure
+
 if TYPE_CHECKING:
     from fairmean.experiments.events import Progress
 
@@ -71,7 +73,9 @@ class Live:
             return
         self._last = now
         m = progress.metrics
-        figures = f" · avg {m['average']:.1f} var {m['variance']:.1f} worst {m['worst']:.1f}" if m else ""
+        shown = {"average": "avg", "variance": "var", "worst": "worst"}
+        said = (f"{word} {figure(m[key], share=abs(m[key]) >= 1)}" for key, word in shown.items() if m)
+        figures = "".join([" · ", " ".join(said)]) if m else ""
         minutes, seconds = divmod(round(left), 60)
         text = f"{what} · {progress.rounds_per_second:.1f} rounds/s · {minutes}:{seconds:02d} left{figures}"
         sys.stderr.write(_CLEAR + text[: shutil.get_terminal_size().columns - 1])

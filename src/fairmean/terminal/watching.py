@@ -14,6 +14,7 @@ from fairmean.errors import UserError
 from fairmean.experiments.following import Following
 from fairmean.experiments.listing import Entry, entries
 from fairmean.terminal.gpu_memory import by_process
+from fairmean.text import figure
 
 FIGURES = ("average", "variance", "worst")
 _BARS = "▁▂▃▄▅▆▇█"
@@ -31,6 +32,7 @@ class Watched:
         if type(rounds) is not int:
             raise UserError(f"'{folder / 'config.toml'}' does not say how many rounds there are; is it a run folder?")
         self.rounds = rounds
+        self.metric = Entry(folder).metric
         self.round = 0
         self.figures: dict[str, list[float]] = {name: [] for name in FIGURES}
         self.status = "running"
@@ -104,6 +106,7 @@ class Watched:
         return {
             "folder": str(self.folder),
             "status": self.status,
+            "metric": self.metric,
             "round": self.round,
             "rounds": self.rounds,
             **{key: value if math.isfinite(value) else None for key, value in plain.items()},
@@ -111,15 +114,30 @@ class Watched:
 
     def line(self, memory: Mapping[int, float]) -> str:
         """The run in one line."""
-        return " · ".join([self._name(), *self._progress(memory), *_told(self.latest())])
+        return " · ".join([self._name(), *self._progress(memory), *self._judged(), *self._told()])
 
     def lines(self, memory: Mapping[int, float]) -> list[str]:
         """The run at work in two lines, the second with a sparkline of each figure; another one in one line."""
         if not self.at_work:
             return [self.line(memory)]
-        latest = self.latest()
-        sparks = [f"{_told({name: latest[name]})[0]} {spark(self.figures[name])}" for name in FIGURES if _told(latest)]
-        return [" · ".join([self._name(), *self._progress(memory)]), " " * 10 + "   ".join(sparks or ["not evaluated"])]
+        told = self._told()
+        charts = (spark(values) for values in self.figures.values())
+        sparks = [f"{text} {chart}" for text, chart in zip(told, charts, strict=True)] if told else ["not evaluated"]
+        first = " · ".join([self._name(), *self._progress(memory), *self._judged()])
+        return [first, " " * 10 + "   ".join(sparks)]
+
+    def _told(self) -> list[str]:
+        """The last figures in words; none before the first evaluation."""
+        share, latest = self.metric == "accuracy", self.latest()
+        if any(map(math.isnan, latest.values())):
+            return []
+        return [f"{name} {figure(value, share)}" for name, value in latest.items()]
+
+    def _judged(self) -> list[str]:
+        """What the figures are, unless they are accuracies; and where samples were held out, that they are on them."""
+        said = [] if self.metric == "accuracy" else [f"{self.metric.upper()}, less is better"]
+        held_out = self.settings.get("data.validation") and self.status != "finished"
+        return [*said, *(["on held-out samples"] if held_out else [])]
 
     def _name(self) -> str:
         names = (str(self.settings.get(key, "")) for key in ("method.name", "attack.name"))
@@ -203,10 +221,6 @@ def spark(values: Sequence[float], width: int = _SPARK) -> str:
     low, span = min(known), max(known) - min(known)
     step = (len(_BARS) - 1) / span if span else 0.0
     return "".join(_BARS[round((value - low) * step)] if math.isfinite(value) else " " for value in shown)
-
-
-def _told(figures: Mapping[str, float]) -> list[str]:
-    return [f"{name} {value:.1f}" for name, value in figures.items() if not math.isnan(value)]
 
 
 def _clock(seconds: float) -> str:

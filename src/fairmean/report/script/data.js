@@ -32,11 +32,36 @@ const runOf = (method) => runByKey.get(`${method},${state.attack},${state.seed}`
 const crews = data.poisoned.map((crew) => new Set(crew));
 const cellOf = (method) => data.cells.find((cell) => cell.method === data.methods[method] && cell.attack === data.attacks[state.attack]);
 
-/** Accuracy of a client in a run, in percent: NaN without test data, undefined where the run has no such client. */
-function accuracyOf(run, client) {
-  const value = run ? numbers[run.accuracy + client] : ABSENT;
-  return value === ABSENT ? undefined : value === MISSING ? NaN : value / 100;
+/** A number of a packed row: NaN where there is none, undefined where the run has no such client. */
+function unpacked(row, place) {
+  const value = numbers[row.at + place];
+  return value === ABSENT ? undefined : value === MISSING ? NaN : row.low + value * row.step;
 }
+
+/** The figure by which a client is judged, in a run: NaN without test data, undefined where the run has no such client. */
+const figureOf = (run, client) => (run ? unpacked(run.figure, client) : undefined);
+
+/** Where the 95 % interval of a client's figure begins and ends, or null. */
+function intervalOf(run, client) {
+  if (!run || !run.interval) return null;
+  const ends = [unpacked(run.interval, client), unpacked(run.interval, data.clients + client)];
+  return ends.some((end) => end === undefined || Number.isNaN(end)) ? null : ends;
+}
+
+/** How many test samples a client has. */
+function testedOf(run, client) {
+  const count = run && run.tested !== undefined ? numbers[run.tested + client] : ABSENT;
+  return count >= ABSENT ? undefined : count;
+}
+
+const judged = data.judged;
+const isShare = judged.unit === "%";
+const most = isShare ? 100 : Infinity;
+const axisUnit = isShare ? "%" : judged.title;
+const servedName = data.served === "worst" ? "worst client" : "worst-served tenth";
+
+/** Larger for a client that is served better. */
+const goodness = (value) => (judged.higher ? value : -value);
 
 const isPoisoned = (run, client) => run !== undefined && crews[run.poisoned].has(client);
 const shownRuns = () => data.methods.map((_, method) => runOf(method));
@@ -75,12 +100,12 @@ function order() {
   for (let client = 0; client < data.clients; client++) {
     let sum = 0, count = 0, there = false;
     for (const run of runs) {
-      const value = accuracyOf(run, client);
+      const value = figureOf(run, client);
       if (value === undefined) continue;
       there = true;
       if (!Number.isNaN(value)) { sum += value; count++; }
     }
-    served[client] = count ? sum / count : Infinity;
+    served[client] = count ? goodness(sum / count) : Infinity;
     if (there) here.push(client);
   }
   here.sort((a, b) => poisoned.has(a) - poisoned.has(b) || served[a] - served[b] || a - b);

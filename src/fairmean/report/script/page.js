@@ -4,30 +4,48 @@ const MOST_IN_COLOUR = data.baseline === null ? 6 : 7; // the baseline is grey
 
 /** The baseline, and the methods that serve the worst clients best under the attack that is shown first. */
 function inColour() {
-  const figure = (method) => {
+  const rank = (method) => {
     const cell = cellOf(method);
     const mean = cell ? cell.estimates[data.served].mean : null;
-    return mean === null ? -1 : mean;
+    return mean === null ? -Infinity : goodness(mean);
   };
-  const ranked = data.methods.map((_, method) => method).sort((a, b) => figure(b) - figure(a));
+  const ranked = data.methods.map((_, method) => method).sort((a, b) => (rank(a) < rank(b)) - (rank(a) > rank(b)));
   const first = ranked.filter((method) => data.methods[method] === data.baseline);
   const chosen = [...first, ...ranked.filter((method) => !first.includes(method))].slice(0, MOST_IN_COLOUR);
   return chosen.sort((a, b) => a - b);
 }
 
-/** A client in words: what every method gives it, or, of many methods, the range. */
-function sentence(client) {
-  const values = shownRuns().map((run, method) => [data.methods[method], accuracyOf(run, client)]).filter(([, value]) => value !== undefined);
+const MOST_TOLD = 6;
+
+/** Who a client is, for the beginning of a sentence. */
+const whoIs = (client) => `Client ${clientName(client)}${crewNow().has(client) ? " (poisoned)" : ""}:`;
+
+/** What every method gives a client, with the interval that its test samples leave; or, of many methods, the range. */
+function servedWith(client) {
+  const values = shownRuns().map((run, method) => [data.methods[method], figureOf(run, client), run]).filter(([, value]) => value !== undefined);
   const known = values.filter(([, value]) => !Number.isNaN(value));
-  const words = crewNow().has(client) ? " (poisoned)" : "";
-  const start = `Client ${clientName(client)}${words}: `;
-  if (!values.length) return `${start}it is not in these runs.`;
-  if (!known.length) return `${start}it has no test data.`;
-  if (known.length <= 6) return start + known.map(([name, value]) => `${name} ${percent(value)}`).join(", ") + ".";
+  if (!values.length) return "it is not in these runs.";
+  if (!known.length) return "it has no test data.";
+  const figures = isShare ? "" : `${judged.title} `;
+  if (known.length <= MOST_TOLD) {
+    const spans = known.map(([, , run]) => intervalOf(run, client));
+    const told = known.map(([name, value], i) => `${name} ${figure(value)}${spans[i] ? ` (${bare(spans[i][0])} to ${bare(spans[i][1])})` : ""}`);
+    return `${figures}${told.join(", ")}.${howSure(testedOf(known[0][2], client), spans.some((span) => span))}`;
+  }
   known.sort((a, b) => a[1] - b[1]);
   const [low, high] = [known[0], known[known.length - 1]];
-  return `${start}from ${percent(low[1])} (${low[0]}) to ${percent(high[1])} (${high[0]}).`;
+  return `${figures}from ${figure(low[1])} (${low[0]}) to ${figure(high[1])} (${high[0]}).${howSure(testedOf(low[2], client), false)}`;
 }
+
+/** How much to make of a client's figures. */
+function howSure(count, spans) {
+  if (count === undefined) return "";
+  const samples = `${count.toLocaleString("en")} test sample${count === 1 ? "" : "s"}`;
+  return spans ? ` In brackets: 95 % intervals from ${samples}.` : ` It has ${samples}.`;
+}
+
+/** A client in words. */
+const sentence = (client) => `${whoIs(client)} ${servedWith(client)}`;
 
 /** Follow a client through every picture; null follows nobody. */
 function follow(client) {
@@ -48,10 +66,9 @@ function say(problem) {
   if (problem) line.textContent = problem;
   else if (state.client === null) line.textContent = "Click on a client in any picture, or type its name here, to follow it through all of them.";
   else {
-    const whole = sentence(state.client), colon = whole.indexOf(":");
     const bold = document.createElement("b");
-    bold.textContent = whole.slice(0, colon + 1);
-    line.replaceChildren(bold, whole.slice(colon + 1));
+    bold.textContent = whoIs(state.client);
+    line.replaceChildren(bold, ` ${servedWith(state.client)}`);
   }
 }
 
@@ -60,7 +77,8 @@ function findClient(text) {
   if (data.names) {
     const exact = data.names.indexOf(wanted);
     if (exact >= 0 || wanted === "") return exact;
-    return data.names.findIndex((name) => name.toLowerCase().startsWith(wanted.toLowerCase()));
+    const small = data.names.map((name) => name.toLowerCase()), begins = small.findIndex((name) => name.startsWith(wanted.toLowerCase()));
+    return begins >= 0 ? begins : small.findIndex((name) => name.includes(wanted.toLowerCase()));
   }
   return /^\d+$/.test(wanted) && Number(wanted) < data.clients ? Number(wanted) : -1;
 }
@@ -120,7 +138,7 @@ function sort(head) {
   const column = Number(head.dataset.column);
   const table = head.closest("table"), body = table.tBodies[0];
   const metric = column ? data.metrics[(column - 1) % data.metrics.length] : "name";
-  const falling = metric !== "name" && metric !== "variance";
+  const falling = metric !== "name" && metric !== "variance" && judged.higher;
   const now = head.getAttribute("aria-sort");
   const direction = now === "none" ? (falling ? "descending" : "ascending") : now === "ascending" ? "descending" : "ascending";
   for (const other of table.querySelectorAll("[aria-sort]")) other.setAttribute("aria-sort", "none");

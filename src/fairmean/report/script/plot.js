@@ -24,6 +24,15 @@ function fitted(text, width) {
   return `${text.slice(0, length)}…`;
 }
 
+/** A name that fits a width: names often begin alike, so what goes is in the middle. */
+function shortened(name, width) {
+  if (textWidth(name) <= width) return name;
+  let kept = name.length - 1;
+  const cut = () => `${name.slice(0, Math.ceil(kept / 2))}…${name.slice(name.length - Math.floor(kept / 2))}`;
+  while (kept > 2 && textWidth(cut()) > width) kept--;
+  return cut();
+}
+
 /** About `count` round numbers from low to high. */
 function ticks(low, high, count) {
   const rough = (high - low) / Math.max(1, count);
@@ -43,7 +52,33 @@ function tickText(value, all) {
   return value.toLocaleString("en", { minimumFractionDigits: short, maximumFractionDigits: short }).replace("-", "−");
 }
 
-const percent = (value) => (Number.isNaN(value) ? "no test data" : `${value.toFixed(1)} %`);
+/** A number with so many decimals; a very large one with a power of ten. */
+function fixed(value, digits) {
+  if (Math.abs(value) >= 1e7 || (digits > 6 && value)) {
+    const [mantissa, exponent] = value.toExponential(2).split("e");
+    return `${mantissa}·10${[...exponent.replace("+", "")].map((letter) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(letter)]).join("")}`.replace("-", "−");
+  }
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "−");
+}
+
+/** A figure in so many digits as all figures of the page have; in words where there is none. */
+const bare = (value) => fixed(value, judged.digits);
+const figure = (value) => (Number.isNaN(value) ? "no test data" : bare(value) + (isShare ? " %" : ""));
+
+/** A figure in a narrow field. */
+const short = (value) => (isShare ? value.toFixed(0) : fixed(value, Math.max(0, judged.digits - 1)));
+
+/** The lowest and the highest of some figures. Of errors, which have no bound, those that are far above the others are
+ * cut off, so that one method that went wrong does not hide how the others differ. */
+function rangeOf(values) {
+  const known = values.filter(Number.isFinite);
+  if (!known.length) return isShare ? [0, 100] : [0, 1];
+  let low = Infinity, high = -Infinity;
+  for (const value of known) { low = Math.min(low, value); high = Math.max(high, value); }
+  if (isShare) return [low, high];
+  const sorted = Float64Array.from(known).sort(), middle = sorted[Math.floor(sorted.length / 2)];
+  return [low, high > 6 * middle ? Math.max(4 * middle, low) : high];
+}
 const few = (value) => (value === 0 ? "0" : Number(value.toPrecision(3)).toString());
 
 class Plot {

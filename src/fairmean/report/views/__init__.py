@@ -9,6 +9,7 @@ from __future__ import annotations
 VIEWS = (
     "summary",
     "table",
+    "further",
     "tradeoff",
     "clients",
     "spread",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairmean.report.judged import Judged
 from fairmean.report.markup import picture, section
 
 
@@ -11,14 +12,16 @@ def html(data: dict[str, Any]) -> str | None:
     """One draw at a time: clients of different draws are different clients."""
     if not data["clients"]:
         return None
-    what = "clean labels" if data["labels"] == "clean" else "the labels as given"
+    judged = Judged.in_page(data)
     one = " of the draw that is shown" if len(data["seeds"]) > 1 else ""
     caption = (
-        f"A column is a client{one} and a row is a method; the colour is the client’s accuracy on {what}. "
-        "Clients stand from worst to best served, poisoned ones at the end, behind the gap."
+        f"A column is a client{one} and a row is a method; the colour is the client’s {judged.title} "
+        f"on {data['labels']}"
+        f"{'' if judged.is_share else '; bright is good'}. Clients stand from worst to best served"
+        f"{', poisoned ones at the end, behind the gap' if data['poisoning'] else ''}."
     )
     if data["clients"] > 800:
         caption += " Where there are more clients than pixels, neighbours share one and their colours are mixed."
     title = "Every client, every method" if len(data["methods"]) > 1 else "Every client"
-    body = picture("clients", "Accuracy of every client under every method")
+    body = picture("clients", f"{judged.title[0].upper()}{judged.title[1:]} of every client under every method")
     return section("clients", title, caption, body, data["notes"].get("clients"))

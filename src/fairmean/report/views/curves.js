@@ -5,25 +5,27 @@ view("curves", {
 
   draw(plot) {
     const kind = plot.panel === 0 ? "average" : "worst";
-    const title = plot.panel === 0 ? "average client, %" : data.served === "worst" ? "worst client, %" : "worst-served tenth, %";
+    const title = `${plot.panel === 0 ? "average client" : servedName}, ${axisUnit}`;
     const here = data.curves.filter((curve) => curve.attack === state.attack);
     const named = here.filter((curve) => state.methods.includes(curve.method));
     const right = Math.min(Math.max(...named.map((curve) => textWidth(data.methods[curve.method])), 20) + 14, plot.host.clientWidth * 0.34);
-    plot.begin(290, { left: 34, right, top: 26, bottom: 36 });
+    plot.begin(290, { left: 8 + Math.max(26, tickRoom(here, kind)), right, top: 26, bottom: 36 });
     plot.curves = [];
     if (!here.length) return;
     const every = here.flatMap((curve) => curve[kind]);
     const x = [Math.min(...here.map((c) => c.rounds[0])), Math.max(...here.map((c) => c.rounds[c.rounds.length - 1]))];
     if (x[0] === x[1]) x[1]++;
-    const top = Math.max(...every.map((v) => v[0])), bottom = Math.min(...every.map((v) => v[0]));
-    const y = [Math.max(0, Math.min(...every.map((v) => Math.max(v[1], bottom - (top - bottom) * 0.3)))), Math.min(100, Math.max(...every.map((v) => Math.min(v[2], top + (top - bottom) * 0.3))))];
+    const [bottom, top] = rangeOf(every.map((v) => v[0]));
+    const y = [Math.max(0, Math.min(...every.map((v) => Math.max(v[1], bottom - (top - bottom) * 0.3)))), Math.min(most, Math.max(...every.map((v) => Math.min(v[2], top + (top - bottom) * 0.3))))];
+    const reach = isShare ? Infinity : top + 2 * (top - bottom); // of a client whose error is without bound
     if (state.client !== null)
       for (const method of state.methods)
-        for (const [, value] of traceOf(runOf(method), "accuracy", state.client) || []) {
+        for (const [, value] of traceOf(runOf(method), "figure", state.client) || []) {
+          if (value > reach) continue;
           y[0] = Math.min(y[0], value);
           y[1] = Math.max(y[1], value);
         }
-    if (y[1] - y[0] < 4) { y[0] = Math.max(0, y[0] - 2); y[1] = Math.min(100, y[0] + 4); }
+    if (y[1] - y[0] < judged.least) { y[0] = Math.max(0, y[0] - judged.least / 2); y[1] = Math.min(most, y[0] + judged.least); }
     plot.scales(x, y);
     plot.domain = { x, y };
     plot.axisX(x, "round");
@@ -46,11 +48,11 @@ view("curves", {
     endLabels(plot, ends, right - 10);
   },
 
-  /** The followed client's own accuracy, dotted, under every method in colour. */
+  /** The followed client's own figure, dotted, under every method in colour. */
   follow(plot) {
     if (state.client === null || !plot.domain) return;
     for (const method of state.methods) {
-      const trace = traceOf(runOf(method), "accuracy", state.client);
+      const trace = traceOf(runOf(method), "figure", state.client);
       if (!trace || !trace.length) continue;
       const { x, y } = plot.domain;
       const path = trace.filter(([round]) => round >= x[0] && round <= x[1]).map(([round, value]) => `${plot.x(round)} ${plot.y(clamp(value, y[0], y[1]))}`);
@@ -66,10 +68,17 @@ view("curves", {
     });
     if (!best) return null;
     const [mean, low, high] = best.curve.values[best.i];
-    const band = data.seeds.length > 1 && low !== null ? ` (${low.toFixed(1)} to ${high.toFixed(1)})` : "";
-    return { text: `${data.methods[best.curve.method]}\nround ${best.curve.rounds[best.i]}: ${mean.toFixed(1)} %${band}` };
+    const band = data.seeds.length > 1 && low !== null ? ` (${bare(low)} to ${bare(high)})` : "";
+    return { text: `${data.methods[best.curve.method]}\nround ${best.curve.rounds[best.i]}: ${figure(mean)}${band}` };
   },
 });
+
+/** The room that the numbers of an axis need. */
+function tickRoom(curves, kind) {
+  if (isShare || !curves.length) return 0;
+  const [low, high] = rangeOf(curves.flatMap((curve) => curve[kind].map((value) => value[0]))), all = ticks(low, high, 4);
+  return Math.max(...all.map((value) => textWidth(tickText(value, all)))) + 6;
+}
 
 /** Names at the ends of lines, moved apart so that none lies on another. */
 function endLabels(plot, ends, width) {

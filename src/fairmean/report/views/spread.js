@@ -6,16 +6,12 @@ view("spread", {
     const left = rowMargin(data.methods, plot.host), many = data.clients > 60;
     const row = clamp(520 / Math.max(1, methods.length), 17, 46);
     plot.begin(6 + methods.length * row + 40, { left, right: 14, top: 6, bottom: 40 });
-    let low = Infinity, high = -Infinity;
-    for (const m of methods) for (let client = 0; client < data.clients; client++) {
-      const value = accuracyOf(runs[m], client);
-      if (value < low) low = value;
-      if (value > high) high = value;
-    }
-    if (low > high) [low, high] = [0, 100];
-    const pad = Math.max(2, (high - low) * 0.03), x = [Math.max(0, low - pad), Math.min(100, high + pad)];
+    const all = methods.flatMap((m) => Array.from({ length: data.clients }, (_, client) => figureOf(runs[m], client)));
+    const [low, high] = rangeOf(all);
+    const pad = Math.max(judged.least / 2, (high - low) * 0.03), x = [Math.max(0, low - pad), Math.min(most, high + pad)];
     plot.scales(x, [0, 1]);
-    plot.axisX(x, data.labels === "clean" ? "accuracy on clean labels, %" : "accuracy on labels as given, %");
+    const beyond = all.some((value) => value > high) ? "; points at the right edge lie beyond it" : "";
+    plot.axisX(x, `${judged.title} on ${data.labels.replace(/^the /, "")}${isShare ? ", %" : beyond}`);
     const { context } = plot, size = many ? (data.clients > 2000 ? 1.2 : 1.7) : 3.6;
     const [good, bad] = [colour("regular"), colour("poisoned")];
     plot.points = [];
@@ -25,9 +21,9 @@ view("spread", {
       plot.add("text", { x: left - 10, y: top + row / 2 + 4, "text-anchor": "end", class: "strong" }, fitted(data.methods[m], left - 14));
       let sum = 0, count = 0;
       for (let client = 0; client < data.clients; client++) {
-        const value = accuracyOf(run, client);
+        const value = figureOf(run, client);
         if (!(value >= 0)) continue;
-        const poisoned = isPoisoned(run, client), cx = plot.x(value), cy = top + row / 2 + jitter(client, m) * Math.min(row - 10, 26);
+        const poisoned = isPoisoned(run, client), cx = plot.x(Math.min(value, x[1])), cy = top + row / 2 + jitter(client, m) * Math.min(row - 10, 26);
         plot.points.push([cx, cy, client, m, value]);
         context.globalAlpha = many ? clamp(300 / data.clients, 0.18, 0.7) : 0.85;
         if (poisoned) {
@@ -45,7 +41,7 @@ view("spread", {
         }
       }
       context.globalAlpha = 1;
-      if (count) plot.add("line", { x1: plot.x(sum / count), x2: plot.x(sum / count), y1: top + 3, y2: top + row - 3, class: "mean" });
+      if (count && sum / count <= x[1]) plot.add("line", { x1: plot.x(sum / count), x2: plot.x(sum / count), y1: top + 3, y2: top + row - 3, class: "mean" });
     });
   },
 
@@ -62,7 +58,7 @@ view("spread", {
     }
     if (!best) return null;
     const [, , client, m, value] = best;
-    return { client, text: `client ${clientName(client)}${isPoisoned(runOf(m), client) ? " (poisoned)" : ""}\n${data.methods[m]}: ${percent(value)}` };
+    return { client, text: `client ${clientName(client)}${isPoisoned(runOf(m), client) ? " (poisoned)" : ""}\n${data.methods[m]}: ${figure(value)}` };
   },
 });
 

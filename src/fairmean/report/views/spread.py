@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairmean.report.judged import Judged
 from fairmean.report.markup import picture, section
 
 
@@ -13,6 +14,10 @@ def html(data: dict[str, Any]) -> str | None:
         return None
     caption = (
         "Each point is a client, so a short strip means that clients are served alike; the upright line is the average "
-        "of the regular clients, and poisoned clients are crosses."
+        + ("of the regular clients, and poisoned clients are crosses." if data["poisoning"] else "of the clients.")
     )
-    return section("spread", "How the clients are spread", caption, picture("spread", "Accuracy of the clients"))
+    judged = Judged.in_page(data)
+    if not judged.higher:
+        caption += " Points further left are clients that are served better."
+    body = picture("spread", f"{judged.title[0].upper()}{judged.title[1:]} of the clients")
+    return section("spread", "How the clients are spread", caption, body)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fairmean.report.finding import LEVEL
+from fairmean.report.judged import Judged
 from fairmean.report.markup import section, tag, text
-from fairmean.report.numbers import counted, estimate
+from fairmean.report.numbers import counted
 
 HEADS = {"average": "average", "variance": "variance", "worst": "worst", "worst_tenth": "worst tenth"}
-UNITS = {"average": "%", "variance": "%²", "worst": "%", "worst_tenth": "%"}
 
 
 def html(data: dict[str, Any]) -> str | None:
@@ -31,10 +31,11 @@ def _title(data: dict[str, Any]) -> str:
 
 
 def _caption(data: dict[str, Any]) -> str:
-    words = ["Test accuracy over regular clients"]
-    words.append("on clean labels" if data["labels"] == "clean" else "on the labels as given")
+    judged = Judged.in_page(data)
     several = len(data["seeds"]) > 1 and data["intervals"]
-    first = " ".join(words) + ": the average client, the variance across clients, and the worst client"
+    whose = "over regular clients" if data["poisoning"] else "over all clients"
+    first = f"{judged.heading} {whose} on {data['labels']}"
+    first += ": the average client, the variance across clients, and the worst client"
     first += ", with the mean of the worst-served tenth" if "worst_tenth" in data["metrics"] else ""
     parts = [text(first + ".")]
     if several:
@@ -55,7 +56,7 @@ def _head(data: dict[str, Any]) -> str:
     groups = [
         tag("th", _button("method"), first)
     ]  # without scripts the buttons do nothing, and the table reads all the same
-    columns = []
+    columns, judged = [], Judged.in_page(data)
     for a, attack in enumerate(data["attacks"]):
         name = "no attack" if attack == "none" else attack
         groups.append(tag("th", text(name), {"colspan": span, "scope": "colgroup", "class": "group", "data-attack": a}))
@@ -67,7 +68,7 @@ def _head(data: dict[str, Any]) -> str:
                 "aria-sort": "none",
                 "class": "first" if k == 0 else None,
             }
-            unit = f" <small>{UNITS[metric]}</small>"
+            unit = f" <small>{'%²' if metric == 'variance' else '%'}</small>" if judged.is_share else ""
             columns.append(tag("th", _button(HEADS[metric], unit), attributes))
     return tag("thead", tag("tr", "".join(groups)) + tag("tr", "".join(columns)))
 
@@ -78,18 +79,18 @@ def _button(name: str, unit: str = "") -> str:
 
 def _body(data: dict[str, Any]) -> str:
     cells = {(cell["method"], cell["attack"]): cell for cell in data["cells"]}
-    rows = []
+    rows, judged = [], Judged.in_page(data)
     for m, method in enumerate(data["methods"]):
         mark = " <small>baseline</small>" if method == data["baseline"] else ""
         row = tag("th", f"<span class='swatch'></span>{text(method)}{mark}", {"scope": "row", "class": "name"})
         for a, attack in enumerate(data["attacks"]):
             for k, metric in enumerate(data["metrics"]):
-                row += _entry(cells.get((method, attack)), metric, a, k == 0)
+                row += _entry(cells.get((method, attack)), metric, a, k == 0, judged)
         rows.append(tag("tr", row, {"data-method": m}))
     return tag("tbody", "".join(rows))
 
 
-def _entry(cell: dict[str, Any] | None, metric: str, attack: int, first: bool) -> str:
+def _entry(cell: dict[str, Any] | None, metric: str, attack: int, first: bool, judged: Judged) -> str:
     """One figure; or, where there is none, why."""
     place = {"data-attack": attack, "class": "first" if first else None}
     if cell is None:
@@ -98,24 +99,24 @@ def _entry(cell: dict[str, Any] | None, metric: str, attack: int, first: bool) -
     if figure["mean"] is None:
         why = next(iter(cell["lost"]), "no data")
         return tag("td", tag("span", text(why), {"class": "lost"}), place)
-    mean, half = estimate(figure["mean"], figure["half"], metric)
+    mean, half = judged.estimate(figure["mean"], figure["half"], metric)
     value = tag("b" if figure["best"] else "span", mean, {"class": "figure"})
     if half:
         value += f" <small>± {half}</small>"
     if cell["lost"]:
         value += "<sup title='some runs of this cell did not finish'>†</sup>"
-    return tag("td", value + _difference(figure["difference"], metric), {**place, "data-value": figure["mean"]})
+    return tag("td", value + _difference(figure["difference"], metric, judged), {**place, "data-value": figure["mean"]})
 
 
-def _difference(difference: dict[str, Any] | None, metric: str) -> str:
+def _difference(difference: dict[str, Any] | None, metric: str, judged: Judged) -> str:
     if difference is None:
         return ""
     sure = difference["p"] is not None and difference["p"] < LEVEL
-    better = (difference["mean"] < 0) == (metric == "variance")
+    better = judged.is_better(difference["mean"], metric)
     kind = ("gain" if better else "loss") if sure else "open"
     mark = {"gain": "▲", "loss": "▼", "open": ""}[kind]
     words = {"gain": "better, ", "loss": "worse, ", "open": ""}[kind]
-    mean, half = estimate(difference["mean"], difference["half"], metric, sign=True)
+    mean, half = judged.estimate(difference["mean"], difference["half"], metric, sign=True)
     hidden = tag("span", f"{words}difference ", {"class": "unseen"})
     shown = tag("span", mark, {"aria-hidden": "true"}) + " " if mark else ""
     return tag("span", f"{hidden}{shown}{mean}{f' ± {half}' if half else ''}", {"class": f"difference {kind}"})

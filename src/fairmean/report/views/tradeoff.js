@@ -5,35 +5,39 @@ view("tradeoff", {
 
   draw(plot) {
     const cells = data.methods.map((_, method) => ({ method, cell: cellOf(method) })).filter(({ cell }) => cell && cell.estimates.average.mean !== null);
-    const low = data.served === "worst" ? "worst client, %" : "worst-served tenth, %";
-    plot.begin(clamp(plot.host.clientWidth * 0.5, 300, 460), { left: 40, right: 16, top: 26, bottom: 36 });
-    const dots = cells.map(({ method, cell }) => ({
+    plot.begin(clamp(plot.host.clientWidth * 0.5, 300, 460), { left: isShare ? 40 : Math.max(40, ...cells.map(({ cell }) => textWidth(bare(cell.estimates[data.served].mean)) + 14)), right: 16, top: 26, bottom: 36 });
+    const every = cells.map(({ method, cell }) => ({
       method,
       x: cell.estimates.average.mean, dx: cell.estimates.average.half || 0,
       y: cell.estimates[data.served].mean, dy: cell.estimates[data.served].half || 0,
       points: data.served === "worst" && state.methods.includes(method) ? cell.points.filter(([a, b]) => a !== null && b !== null) : [],
     }));
+    const within = ["x", "y"].map((key) => rangeOf(every.map((dot) => dot[key]))[1]);
+    const dots = every.filter((dot) => dot.x <= within[0] && dot.y <= within[1]), outside = every.filter((dot) => !dots.includes(dot));
     const reach = (values, spans) => {
       // an interval that is much wider than all dots lie apart runs out of the picture instead of squeezing it
-      const low = Math.min(...values), high = Math.max(...values), room = Math.max(high - low, 4) * 0.6;
+      const low = Math.min(...values), high = Math.max(...values), room = Math.max(high - low, judged.least) * 0.6;
       const far = [Math.min(...values.map((v, i) => v - Math.min(spans[i], room))), Math.max(...values.map((v, i) => v + Math.min(spans[i], room)))];
-      const pad = Math.max((far[1] - far[0]) * 0.06, 0.5);
-      if (far[1] - far[0] < 4) far[1] = far[0] + 4;
-      return [Math.max(0, far[0] - pad), Math.min(100, far[1] + pad)];
+      const pad = Math.max((far[1] - far[0]) * 0.06, judged.least / 8);
+      if (far[1] - far[0] < judged.least) far[1] = far[0] + judged.least;
+      return [Math.max(0, far[0] - pad), Math.min(most, far[1] + pad)];
     };
     if (!dots.length) { plot.add("text", { x: 40, y: 60 }, "No run under this attack has come to its end."); plot.dots = []; return; }
     const everyX = dots.flatMap((dot) => [dot.x, ...dot.points.map((p) => p[0])]), everyY = dots.flatMap((dot) => [dot.y, ...dot.points.map((p) => p[1])]);
     const spanOf = (key) => dots.flatMap((dot) => [dot[key], ...dot.points.map(() => 0)]);
     const x = reach(everyX, spanOf("dx")), y = reach(everyY, spanOf("dy"));
+    const some = judged.least / 4;
     for (const [a, b] of followedIn(dots)) {
-      [x[0], x[1]] = [Math.min(x[0], a - 1), Math.max(x[1], a + 1)];
-      [y[0], y[1]] = [Math.max(0, Math.min(y[0], b - 1)), Math.min(100, Math.max(y[1], b + 2))];
+      [x[0], x[1]] = [Math.min(x[0], a - some), Math.max(x[1], a + some)];
+      [y[0], y[1]] = [Math.max(0, Math.min(y[0], b - some)), Math.min(most, Math.max(y[1], b + 2 * some))];
     }
     plot.scales(x, y);
-    plot.axisX(x, "average client, %");
-    plot.axisY(y, low);
-    plot.add("text", { x: plot.width - plot.margin.right, y: 12, "text-anchor": "end" }, "better for both ↗");
+    plot.axisX(x, `average client, ${axisUnit}`);
+    plot.axisY(y, `${servedName}, ${axisUnit}`);
     const { left, top } = plot.margin, right = left + plot.inner.width, bottom = top + plot.inner.height;
+    if (judged.higher) plot.add("text", { x: plot.width - plot.margin.right, y: 12, "text-anchor": "end" }, "better for both ↗");
+    else plot.add("text", { x: left, y: bottom + 31 }, "↙ better for both");
+    if (outside.length) plot.add("text", { x: right, y: 12, "text-anchor": "end" }, fitted(`far outside: ${outside.map((dot) => data.methods[dot.method]).join(", ")}`, plot.inner.width * 0.6));
     const boxes = [];
     for (const dot of dots) {
       const c = `var(--${methodColour(dot.method)})`, cx = plot.x(dot.x), cy = plot.y(dot.y);
@@ -52,7 +56,7 @@ view("tradeoff", {
     plot.dots = dots;
   },
 
-  /** The followed client in this draw: the method's average of the draw, and the client's own accuracy. */
+  /** The followed client in this draw: the method's average of the draw, and the client's own figure. */
   follow(plot) {
     for (const [average, value, method] of followedIn(plot.dots)) {
       const cx = plot.x(average), cy = plot.y(value);
@@ -67,18 +71,18 @@ view("tradeoff", {
       if (distance < least) [best, least] = [dot, distance];
     }
     if (!best) return null;
-    const spread = (value) => (value ? ` ± ${value.toFixed(1)}` : "");
-    return { text: `${data.methods[best.method]}\naverage ${best.x.toFixed(1)}${spread(best.dx)} %\n${data.served === "worst" ? "worst" : "worst tenth"} ${best.y.toFixed(1)}${spread(best.dy)} %` };
+    const said = (value, half) => `${bare(value)}${half ? ` ± ${bare(half)}` : ""}${isShare ? " %" : ""}`;
+    return { text: `${data.methods[best.method]}\naverage ${said(best.x, best.dx)}\n${data.served === "worst" ? "worst" : "worst tenth"} ${said(best.y, best.dy)}` };
   },
 });
 
-/** The client that is followed, for every method in colour: [average of the draw, the client's accuracy, method]. */
+/** The client that is followed, for every method in colour: [average of the draw, the client's figure, method]. */
 function followedIn(dots) {
   if (state.client === null || !dots) return [];
   const drawn = data.seeds.indexOf(state.seed);
   return dots
     .filter((dot) => state.methods.includes(dot.method))
-    .map((dot) => [cellOf(dot.method).points[drawn]?.[0], accuracyOf(runOf(dot.method), state.client), dot.method])
+    .map((dot) => [cellOf(dot.method).points[drawn]?.[0], figureOf(runOf(dot.method), state.client), dot.method])
     .filter(([average, value]) => average != null && value >= 0);
 }
 

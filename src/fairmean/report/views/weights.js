@@ -8,7 +8,7 @@ view("weights", {
     plot.begin(210, { left: 46, right: 12, top: 10, bottom: 34 });
     plot.lines = [];
     if (!trace) {
-      const why = run && !run.accuracy_trace ? "The weights of this draw are not in the page." : "This rule gives no client a weight of its own.";
+      const why = run && !run.figure_trace ? "The weights of this draw are not in the page." : "This rule gives no client a weight of its own.";
       plot.add("text", { x: plot.margin.left, y: 40 }, fitted(why, plot.inner.width));
       return;
     }

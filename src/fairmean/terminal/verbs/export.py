@@ -10,7 +10,7 @@ from fairmean.export import TRACKERS
 from fairmean.terminal.words import parser_for, takes_directory, takes_json
 
 _ABOUT = """\
-Bring runs into an experiment tracker, from their folders: the figures of every round, every client's accuracy, loss
+Bring runs into an experiment tracker, from their folders: the figures of every round, every client's figure, loss
 and weight in evaluated rounds (a curve for each of up to 20 clients, a histogram where the tracker has them), the
 settings and the files.
 

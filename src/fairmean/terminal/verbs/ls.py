@@ -10,11 +10,12 @@ from typing import Any
 
 from fairmean.experiments.listing import Entry, differing, entries
 from fairmean.terminal.words import parser_for, takes_directory, takes_json
-from fairmean.text import columns, to_csv
+from fairmean.text import columns, figure, to_csv
 
 _ABOUT = """\
 List the runs in a folder, the newest last: method, attack, seed, the settings in which the runs differ, how each one
-ended, the average accuracy of its regular clients in %, and the worst client's."""
+ended, the average accuracy of its regular clients in %, and the worst client's. Where a run predicts numbers, both are
+errors (rmse, less is better) in the target's unit."""
 _EXAMPLES = (
     "fairmean ls",
     "fairmean ls demo                                        only runs of that name",
@@ -55,7 +56,12 @@ def _ls(arguments: argparse.Namespace) -> None:
     if len(shown) < len(every):
         print(f"… {len(every) - len(shown)} more (--all shows them)")
     header = ["run", "name", "method", "attack", "seed", "settings", "status", "avg", "worst", "age"]
-    print(columns([_row(entry, swept, now) for entry in shown], header))
+    rows = [_row(entry, swept, now) for entry in shown]
+    if any(entry.metric != "accuracy" for entry in shown):
+        header.insert(7, "metric")
+        for row, entry in zip(rows, shown, strict=True):
+            row.insert(7, entry.metric)
+    print(columns(rows, header))
 
 
 def _named(entry: Entry, name: str, directory: str) -> bool:
@@ -69,7 +75,10 @@ def _telling(key: str) -> bool:
 def _row(entry: Entry, swept: list[str], now: float) -> list[str]:
     settings, summary = entry.settings, entry.summary or {}
     own = " ".join(f"{key.rpartition('.')[2]}={_short(settings[key])}" for key in swept if key in settings)
-    figures = [f"{value:.1f}" if isinstance(value := summary.get(key), float) else "" for key in ("average", "worst")]
+    share = entry.metric == "accuracy"
+    figures = [
+        figure(value, share) if isinstance(value := summary.get(key), float) else "" for key in ("average", "worst")
+    ]
     names = [str(settings.get(key, "")) for key in ("run.name", "method.name", "attack.name", "seed")]
     return [entry.folder.name[:8], *names, own or "·", entry.status, *figures, _age(now - entry.changed)]
 
@@ -82,6 +91,7 @@ def _record(entry: Entry) -> dict[str, Any]:
         "folder": str(entry.folder),
         "status": entry.status,
         "changed": entry.changed,
+        "metric": entry.metric,
         **metrics,
         "settings": entry.settings,
     }

@@ -9,7 +9,8 @@ from fairmean.terminal.words import parser_for, takes_directory, takes_json, tak
 
 _ABOUT = """\
 Show one run: its settings where they are not the defaults, its figures, and every client with its samples, the weight
-of its gradient and its accuracy."""
+of its gradient and its accuracy (or its error, where numbers are predicted), the interval that its number of test
+samples leaves, and further figures."""
 _EXAMPLES = (
     "fairmean show 3f2a                                      a beginning of the run's hash is enough",
     "fairmean show runs/demo/3f2a8c0de111 --clients 100",

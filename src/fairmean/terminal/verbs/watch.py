@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _ABOUT = """\
 Watch runs that are at work: how far each one has come, how fast it is, how long it will take, and a small chart of the
-average accuracy of its regular clients, of the variance across them, and of the worst client. Without RUN, all runs at
-work are watched, also those that begin later.
+average accuracy of its regular clients, of the variance across them, and of the worst client. Where numbers are
+predicted, it is their error in place of the accuracy. Without RUN, all runs at work are watched, also those that begin
+later.
 
 The command ends when all of them have ended, or with Ctrl-C; the runs themselves go on. Where the output is not a
 terminal, it prints one line for each run and ends, as --once does."""
