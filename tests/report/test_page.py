@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 
 import pytest
 
 import fairmean
 from fairmean.report import write
+from fairmean.terminal.main import main
 
 pytestmark = pytest.mark.browser
 
@@ -246,14 +248,14 @@ def test_names_with_markup_stay_text(written, opened):
     assert page.page.locator("script").count() == 2
 
 
-def test_a_study_of_ten_draws_that_was_really_run(own, here, opened):
+def test_a_study_of_twenty_draws_that_was_really_run(own, here, opened):
     found = fairmean.compare(
         methods=["mean", "fairmean:kappa=1"],
         attacks=["none", "pairwise"],
-        seeds=list(range(1, 11)),
+        seeds=list(range(1, 21)),
         data={"name": own},
         partition={"clients": 6},
-        train={"rounds": 6, "lr": 0.5},
+        train={"rounds": 4, "lr": 0.5},
         run={"name": "small", "eval_every": 1},
         model={"name": "linear"},
     )
@@ -267,6 +269,20 @@ def test_a_study_of_ten_draws_that_was_really_run(own, here, opened):
     assert "fairmean compare --methods mean,fairmean:kappa=1" in page.page.locator(".command code").inner_text()
     no_violations(page)
     assert "<svg" in found._repr_html_()
+
+
+def test_the_demos_report(here, opened, capsys):
+    """The command of 'make demo', with two rounds."""
+    recipe = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    (words,) = re.findall(r"^\t\$\(BIN\)/fairmean (compare run\.name=demo .*)$", recipe, re.MULTILINE)
+    assert main([*words.replace("train.rounds=150", "train.rounds=2").split(), "--quiet"]) == 0
+    assert "report: report.html (open it in a browser)" in capsys.readouterr().out
+    page = opened(here / "report.html", csp=False)
+    for name in PICTURES:
+        assert page.colours(f".plot[data-view={name}]") > 20, name
+    assert page.page.locator(".results tbody tr").count() == 5
+    assert page.fits()
+    no_violations(page)
 
 
 SITES = [

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import fairmean
 from fairmean import CoordinateRule, Scale, dispersion, register, register_scale
 from fairmean.errors import Diverged, UserError
 from fairmean.experiments import run as experiment
@@ -381,3 +382,11 @@ def test_an_unfinished_run_is_checked_as_far_as_it_went():
     certificate = certify(folder)
     assert certificate.rounds == 7
     assert certificate.holds
+
+
+def test_a_certificate_shows_itself_in_a_notebook(here):
+    run = fairmean.run(theory=True, train={"rounds": 2, "device": "cpu"}, model={"name": "linear"})
+    page = run.certificate._repr_html_()
+    assert str(run.folder) in page
+    assert all(check.name in page for check in run.certificate.checks)
+    assert "<script" not in page

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairmean.report.material import Entry
+from fairmean.theory.certificate import Certificate
 from fairmean.theory.words import sentences
 
 MOST = 12
@@ -19,25 +20,30 @@ def certificates(entries: Sequence[Entry]) -> list[dict[str, Any]]:
         certificate = None if entry.run is None else entry.run.certificate
         if certificate is None:
             continue
-        checks = [
-            {
-                "name": check.name,
-                "statement": check.statement,
-                "left": _figure(check.left),
-                "right": _figure(check.right),
-                "slack": f"× {check.slack:.3g}" if math.isfinite(check.slack) else "",
-                "holds": check.holds,
-                "decides": check.decides,
-                "rounds": check.rounds,
-                "broken": check.broken,
-            }
-            for check in certificate.checks
-        ]
         run = {"method": entry.method, "attack": entry.attack, "seed": entry.seed}
-        found.append({**run, "holds": certificate.holds, "checks": checks, "words": sentences(certificate)})
+        found.append({**run, **plain(certificate)})
         if len(found) == MOST:
             break
     return found
+
+
+def plain(certificate: Certificate) -> dict[str, Any]:
+    """A certificate's verdict, its inequalities with both sides, and what they mean in words."""
+    checks = [
+        {
+            "name": check.name,
+            "statement": check.statement,
+            "left": _figure(check.left),
+            "right": _figure(check.right),
+            "slack": f"× {check.slack:.3g}" if math.isfinite(check.slack) else "",
+            "holds": check.holds,
+            "decides": check.decides,
+            "rounds": check.rounds,
+            "broken": check.broken,
+        }
+        for check in certificate.checks
+    ]
+    return {"holds": certificate.holds, "checks": checks, "words": sentences(certificate)}
 
 
 def _figure(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What a notebook shows of a comparison or a run: a sentence, a table and small pictures, without scripts.
+"""What a notebook shows of a comparison, a run or a certificate: sentences, tables and small pictures, without scripts.
 
 Colours are the notebook's own (``currentColor``) wherever they can be, so that it reads on light and on dark ground.
 """
@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from fairmean.report import packing
+from fairmean.report.certificates import plain
 from fairmean.report.collect import collect
 from fairmean.report.finding import LEVEL
 from fairmean.report.judged import Judged
 from fairmean.report.markup import tag, text
 from fairmean.report.material import gather
+from fairmean.report.views.certificate import told, verdict
+from fairmean.theory.certificate import Certificate
 
 _CELL = "padding:3px 6px;text-align:right;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)"
 _NAME = "padding:3px 8px 3px 0;text-align:left;border-bottom:1px solid rgba(128,128,128,.3);font-weight:600"
@@ -32,6 +35,13 @@ def shown(runs: Any) -> str:
     facts = tag("p", text(" · ".join(fact for fact in data["facts"] if fact)), {"style": _SOFT + ";margin:0 0 8px"})
     parts = [sentences, facts, _table(data), _heat(data), _curves(data)]
     return tag("div", "".join(parts), {"class": "fairmean", "style": "max-width:900px"})
+
+
+def certified(certificate: Certificate) -> str:
+    """A certificate as HTML for a notebook."""
+    found = plain(certificate)
+    title = f"{certificate.folder}: {verdict(found)}"
+    return tag("div", tag("p", tag("strong", text(title))) + told(found, title), {"class": "fairmean"})
 
 
 def _table(data: dict[str, Any]) -> str:

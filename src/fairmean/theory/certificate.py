@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import math
 from dataclasses import dataclass
@@ -93,6 +94,10 @@ class Certificate:
     same_rule: bool
     promised: bool
     columns: dict[str, Array]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. The room above this one draws it, so it is asked for by name when it is needed."""
+        return str(importlib.import_module("fairmean.report.inline").certified(self))
 
     @property
     def holds(self) -> bool:

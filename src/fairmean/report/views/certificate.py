@@ -14,10 +14,8 @@ def html(data: dict[str, Any]) -> str | None:
     several = len(data["certificates"]) > 1
     parts = []
     for certificate in data["certificates"]:
-        verdict = "no inequality was broken" if certificate["holds"] else "an inequality was broken"
-        title = f"{certificate['method']}, {certificate['attack']}, draw {certificate['seed']}: {verdict}"
-        words = "".join(tag("li", text(line.lstrip("·✗✓ "))) for line in certificate["words"])
-        body = tag("ul", words, {"class": "words"}) + _checks(certificate["checks"], title)
+        title = f"{certificate['method']}, {certificate['attack']}, draw {certificate['seed']}: {verdict(certificate)}"
+        body = told(certificate, title)
         attributes = {"class": "fold"} if several else {"class": "fold", "open": "open"}
         parts.append(tag("details", tag("summary", text(title)) + body, attributes))
     caption = (
@@ -25,6 +23,17 @@ def html(data: dict[str, Any]) -> str | None:
         "The round shown is the tightest one, or the first that broke it."
     )
     return section("certificate", "Certificate", caption, "".join(parts))
+
+
+def verdict(certificate: dict[str, Any]) -> str:
+    """Whether the run kept every inequality."""
+    return "no inequality was broken" if certificate["holds"] else "an inequality was broken"
+
+
+def told(certificate: dict[str, Any], title: str) -> str:
+    """What the certificate means in words, and its inequalities as a table."""
+    words = "".join(tag("li", text(line.lstrip("·✗✓ "))) for line in certificate["words"])
+    return tag("ul", words, {"class": "words"}) + _checks(certificate["checks"], title)
 
 
 def _checks(checks: list[dict[str, Any]], title: str) -> str:
