@@ -26,6 +26,7 @@ import fairmean
 from fairmean import models
 from fairmean.data import Dataset
 from fairmean.data.federation import build
+from fairmean.data.tasks import TASKS
 from fairmean.engine import Simulator, Training
 from fairmean.engine.ranks import ALONE, Ranks, World, borders
 from fairmean.errors import Lost, UserError
@@ -35,6 +36,8 @@ from fairmean.experiments.run import run_config
 from fairmean.terminal.main import main
 from fairmean.terminal.words import settings_of
 from tests.engine.test_paths import METHODS
+from tests.engine.test_tasks import OBJECTIVES
+from tests.engine.test_tasks import simulator as task_simulator
 
 MODES = {
     "full": {},
@@ -67,12 +70,15 @@ def federation(clients=6):
 def simulate(job, world=ALONE):
     """(w, state, losses and weights of the last round, losses and accuracies after it)."""
     name, mode, clients = job
-    fed = federation(clients)
-    training = Training(lr=0.1, rounds=10, **(MODES | ALONE_IN_ROUND)[mode])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(models.MODELS, "small", small)
-        model = models.build("small", fed.shape, fed.classes, 3)
-    simulator = Simulator(fed, model, METHODS[name], training, dtype=torch.float64, seed=3, world=world, chunk=40)
+    if mode in OBJECTIVES:  # a task
+        simulator = task_simulator(mode, OBJECTIVES[mode][0], name, TASKS[mode].attacks[1], world=world)
+    else:
+        fed = federation(clients)
+        training = Training(lr=0.1, rounds=10, **(MODES | ALONE_IN_ROUND)[mode])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(models.MODELS, "small", small)
+            model = models.build("small", fed.shape, fed.classes, 3)
+        simulator = Simulator(fed, model, METHODS[name], training, dtype=torch.float64, seed=3, world=world, chunk=40)
     assert simulator.agree(7 * (1 + world.rank)) == 7
     steps = [simulator.step(t) for t in range(2)]
     weights = steps[-1].weights
@@ -82,6 +88,7 @@ def simulate(job, world=ALONE):
         "weights": torch.zeros(0) if weights is None else weights,
         "next": simulator.losses(2),
         "accuracy": torch.from_numpy(np.stack(simulator.evaluate())),
+        "details": torch.from_numpy(np.stack(list(simulator.details().values()))),
         **simulator.state.rule,
     }
 
@@ -117,6 +124,11 @@ def assert_like_one_process(jobs, size, place):
 
 def test_two_ranks_for_every_method_and_mode(tmp_path):
     assert_like_one_process([(name, mode, 6) for name in METHODS for mode in MODES], 2, tmp_path)
+
+
+def test_two_ranks_for_every_task(tmp_path):
+    rules = ("fairmean", "term", "krum", "centered-clipping")
+    assert_like_one_process([(rule, task, 6) for rule in rules for task in OBJECTIVES], 2, tmp_path)
 
 
 def test_four_ranks_also_with_fewer_clients(tmp_path):

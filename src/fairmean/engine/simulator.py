@@ -375,7 +375,7 @@ class Simulator:
         mine = self._test.details()
         if self.world.size == 1:
             return mine
-        names = self.world.first(sorted(mine))
+        names = self.world.first(list(mine))
         n = int(self._borders[self.world.rank + 1] - self._borders[self.world.rank])
         columns = [torch.from_numpy(mine.get(name, np.full(n, np.nan))).to(self.w.device) for name in names]
         joined = self.world.join(self._borders, *columns)
