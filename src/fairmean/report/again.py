@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairmean.experiments.config import Config
+from fairmean.experiments.listing import flat
+from fairmean.experiments.study import written
 from fairmean.report.material import Entry, Material
 
 _LEFT_OUT = ("seed", "train.device", "run.dir", "data.sha256", "model.sha256", "method.sha256", "server.sha256")
@@ -21,7 +23,7 @@ def again(material: Material) -> dict[str, Any]:
     shared = {key: value for key, value in settings[0].items() if all(s.get(key) == value for s in settings)}
     return {
         "command": _command(material, runs, shared),
-        "settings": {key: _text(value) for key, value in shared.items() if not key.endswith("sha256")},
+        "settings": {key: written(value) for key, value in shared.items() if not key.endswith("sha256")},
         "made": _made(runs),
     }
 
@@ -31,7 +33,7 @@ def _command(material: Material, runs: Sequence[Entry], shared: Mapping[str, Any
     usual = _usual()
     changed = {k: v for k, v in shared.items() if k not in _LEFT_OUT and (k not in usual or usual[k] != v)}
     if len(material.entries) == 1:
-        words = [f"{key}={_text(value)}" for key, value in changed.items() if key != "run.name"]
+        words = [f"{key}={written(value)}" for key, value in changed.items() if key != "run.name"]
         seed = f"seed={material.seeds[0]}"
         return shlex.join(["fairmean", "run", *_named(words, runs[0]), seed])
     keys = list(dict.fromkeys(key for entry in runs for key in _said(entry)))
@@ -40,7 +42,7 @@ def _command(material: Material, runs: Sequence[Entry], shared: Mapping[str, Any
     methods = dict.fromkeys(_spec(entry, "method", others) for entry in runs)
     attacks = dict.fromkeys(_spec(entry, "attack", [], varying) for entry in runs)
     words = [
-        f"{key}={_text(value)}"
+        f"{key}={written(value)}"
         for key, value in changed.items()
         if not key.startswith("method.") and key != "attack.name"
     ]
@@ -50,7 +52,7 @@ def _command(material: Material, runs: Sequence[Entry], shared: Mapping[str, Any
 
 def _named(words: list[str], entry: Entry) -> list[str]:
     """The method and the attack stand first, also where they are the default ones."""
-    first = [f"{key}={_text(_said(entry).get(key))}" for key in ("method.name", "attack.name")]
+    first = [f"{key}={written(_said(entry).get(key))}" for key in ("method.name", "attack.name")]
     return [*first, *(word for word in words if word.partition("=")[0] not in ("method.name", "attack.name"))]
 
 
@@ -63,8 +65,8 @@ def _spec(entry: Entry, section: str, others: Sequence[str], only: Sequence[str]
     for key, value in settings.items():
         inner = key.removeprefix(f"{section}.")
         if key.startswith(f"{section}.") and inner not in ("name", "sha256") and (only is None or key in only):
-            parts.append(f"{inner}={_text(value)}")
-    return ":".join([*parts, *(f"{key}={_text(settings.get(key))}" for key in others)])
+            parts.append(f"{inner}={written(value)}")
+    return ":".join([*parts, *(f"{key}={written(settings.get(key))}" for key in others)])
 
 
 def _said(entry: Entry) -> dict[str, Any]:
@@ -84,19 +86,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 def _usual() -> dict[str, Any]:
     """The default settings by dotted key."""
-    usual: dict[str, Any] = {}
-    for key, value in Config().to_dict().items():
-        usual |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
-    return usual
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        short = f"{value:g}"
-        return short if float(short) == value else repr(value)
-    return str(value)
+    return dict(flat(Config().to_dict()))
 
 
 def _made(runs: Sequence[Entry]) -> list[list[str]]:
