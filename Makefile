@@ -8,12 +8,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 COUNT  ?= 300
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: docs demo test test-all fuzz lint format bench clean
 
-demo: $(VENV)/.ready
+demo: $(VENV)/.installed
 	$(BIN)/fairmean compare run.name=demo train.rounds=150 train.lr=0.2 train.lr_decay=0.99 --report report.html
 
 test: $(VENV)/.ready
@@ -39,15 +40,19 @@ format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[plot]'
+	$(PIP) '.[plot]'
 	benchmarks/peers/make_venvs.sh
 	$(BIN)/python benchmarks/bench.py table
 	$(BIN)/python benchmarks/bench.py sweep
 	$(BIN)/python benchmarks/bench.py report
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) .
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.installed
+	$(PIP) '.[dev]'
 	touch $@
 
 clean:
