@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from fairmean.errors import UserError
 
 REQUIRED = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("clients_train", "clients_test")
+_FEW = 20  # different whole numbers, in floating-point targets, that are more likely classes
 _MOST_CLASSES = 1_000_000
 _Inputs = NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.int64]
 
@@ -58,8 +60,16 @@ def checked(made: Dataset, name: str, task: str = "auto") -> Dataset:
     dataset = from_arrays(name, arrays | {"classes": classes}, task)
     clients, classes_called = made.client_names or dataset.client_names, made.class_names or dataset.class_names
     owner = dataset.train_clients
+    if clients is not None and owner is None:
+        raise UserError(
+            f"data '{name}': client_names says what clients are called, and train_clients is missing: add it"
+        )
     if clients is not None and owner is not None and owner.max() >= len(clients):
         raise UserError(f"data '{name}': client {owner.max()} has no name, client_names has {len(clients)}: add it")
+    if clients is not None and owner is not None and owner.max() + 1 < len(clients):
+        raise UserError(
+            f"data '{name}': client_names has {len(clients)} names, and there are {owner.max() + 1} clients"
+        )
     if classes_called is not None and dataset.task != "regression" and len(classes_called) != dataset.classes:
         raise UserError(
             f"data '{name}': class_names has {len(classes_called)} names, and there are {dataset.classes} classes"
@@ -99,6 +109,12 @@ def _targets(
         return _tokens(name, targets, inputs, classes, task)
     for (key, y), x in zip(targets.items(), inputs, strict=True):
         _one_each(name, key, y, len(x))
+    if inputs[0].dtype == np.int64 and _look_like_features(np.asarray(inputs[0])):
+        warnings.warn(
+            f"the inputs of '{name}' are whole numbers and so taken for tokens, names of symbols; save numbers to "
+            "compute with as float32",
+            stacklevel=2,
+        )
     if task == "next-token":
         raise UserError(
             f"data.task = 'next-token': '{name}' has single targets; x_* and y_* must be rows of whole numbers, alike "
@@ -113,7 +129,14 @@ def _targets(
             raise UserError(
                 f"data '{name}': y_train is {targets['y_train'].dtype}: save it as integers, counted from 0"
             )
-        return Target("regression", np.concatenate([_floats(name, key, y) for key, y in targets.items()]), 1)
+        numbers = np.concatenate([_floats(name, key, y) for key, y in targets.items()])
+        if task == "auto" and not np.mod(numbers, 1).any() and len(np.unique(numbers)) <= _FEW:
+            warnings.warn(
+                f"the targets of '{name}' are floating-point numbers and so a regression, though few whole numbers "
+                "occur; save classes as integers, or set data.task=regression",
+                stacklevel=2,
+            )
+        return Target("regression", numbers, 1)
     if kinds[0] == "texts":
         if task == "regression":
             raise UserError(f"data.task = 'regression': y_train of '{name}' holds texts: save numbers")
@@ -121,6 +144,12 @@ def _targets(
         return _as_asked(name, Target(task, values, _classes(name, targets, values, classes, len(names)), names))
     values = np.concatenate([_integers(name, key, y) for key, y in targets.items()])
     return _as_asked(name, Target(task, values, _classes(name, targets, values, classes)))
+
+
+def _look_like_features(x: NDArray[np.int64]) -> bool:
+    """Whether columns have ranges of their own, as features have and the places of a sequence have not."""
+    top = x.max(0).astype(np.float64)
+    return bool(x.shape[1] > 1 and top.max() > 0 and (top < top.max() / 4).mean() > 0.25)
 
 
 def _as_asked(name: str, target: Target) -> Target:

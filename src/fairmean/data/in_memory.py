@@ -46,6 +46,7 @@ def keep(passed: Any, columns: Columns = UNNAMED) -> str:
 def _from_mapping(passed: Mapping[str, Any], columns: Columns) -> Dataset:
     objects = [key for key in frames.FRAMES if key in passed]
     if not objects:
+        own.no_columns("data", "set of arrays, which have no columns", columns)
         return from_arrays("arrays", passed, columns.task)
     if others := [key for key in passed if key not in objects]:
         raise UserError(f"data: '{others[0]}' does not go with '{objects[0]}': pass one or the other")

@@ -38,6 +38,7 @@ def is_function(name: str) -> bool:
 def load(name: str, columns: Columns = UNNAMED) -> Dataset:
     """Read and check the user's data; ``columns`` says what is what where it is no array yet."""
     if is_function(name):
+        no_columns(name, "function that returns arrays, which have no columns", columns)
         made = call(name, f"data '{name}'")
         if isinstance(made, Dataset):
             return checked(made, name, columns.task)
@@ -69,13 +70,13 @@ def _read(name: str, file: Path, columns: Columns) -> Dataset:
         case "table":
             return tables.load(name, file, columns)
         case "images":
-            _no_columns(name, "folder of images, whose folders say what is what", columns)
+            no_columns(name, "folder of images, whose folders say what is what", columns)
             return folders.load(name, file, columns)
         case "huggingface":
             return huggingface.load(name, file, columns)
     if file.exists() and not file.is_dir() and file.suffix != ".npz":
         raise UserError(f"data '{name}' is not {FORMS}: convert it to one of these")
-    _no_columns(name, "file of arrays, which has no columns", columns)
+    no_columns(name, "file of arrays, which has no columns", columns)
     if file.is_dir():
         return from_arrays(name, _read_folder(file), columns.task)
     arrays: dict[str, Any] = store.read(file, (*REQUIRED, *OPTIONAL, "classes"), "name a file that np.savez wrote")
@@ -86,7 +87,7 @@ def _read(name: str, file: Path, columns: Columns) -> Dataset:
     return from_arrays(name, arrays, columns.task)
 
 
-def _no_columns(name: str, what: str, columns: Columns) -> None:
+def no_columns(name: str, what: str, columns: Columns) -> None:
     """A setting that would be ignored is a mistake."""
     for key in ("target", "client", "split"):
         if getattr(columns, key) is not None:

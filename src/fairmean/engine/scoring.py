@@ -44,8 +44,11 @@ def _figure(task: Task, means: Figures, spread: float) -> Figures:
 
 def _sums(values: Figures, offsets: NDArray[np.int64]) -> Figures:
     """Sums over each client's samples along the last axis."""
-    total = np.concatenate([np.zeros((*values.shape[:-1], 1)), values.cumsum(-1)], -1)
-    return np.asarray(np.diff(total[..., offsets], axis=-1))
+    sums = np.zeros((*values.shape[:-1], len(offsets) - 1))
+    there = np.flatnonzero(np.diff(offsets))
+    if len(there):  # each client by itself: a running sum would drown the small errors behind a large one
+        sums[..., there] = np.add.reduceat(values[..., : offsets[-1]], offsets[there], axis=-1)
+    return sums
 
 
 def per_client(values: Figures, offsets: NDArray[np.int64]) -> Figures:
@@ -91,7 +94,8 @@ def details(
     if task.name == "regression":
         errors, targets = (outputs[..., 0].double() - y).cpu().numpy(), y.double().cpu().numpy()
         found["mae"] = spread * per_client(np.abs(errors), offsets)
-        around = per_client(targets**2, offsets) - per_client(targets, offsets) ** 2
+        centred = targets - np.repeat(per_client(targets, offsets), np.diff(offsets))
+        around = per_client(np.where(np.abs(centred) <= 1e-12 * np.abs(targets), 0.0, centred) ** 2, offsets)
         with np.errstate(invalid="ignore", divide="ignore"):
             found["r2"] = np.where(around > 0, 1 - per_client(errors**2, offsets) / around, np.nan)
     elif task.name == "next-token":

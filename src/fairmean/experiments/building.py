@@ -62,10 +62,10 @@ def poisoned(config: Config, names: Sequence[str] | None = None) -> NDArray[np.i
     n = config.partition.clients
     if isinstance(clients, str):  # as it is typed: clients=Bonn or clients=[Bonn,Kiel]
         clients = [name.strip() for name in clients.strip("[]").split(",")]
-    if isinstance(clients, list) and any(isinstance(client, str) for client in clients):
+    if isinstance(clients, list) and (names or any(isinstance(client, str) for client in clients)):
         places = {name: place for place, name in enumerate(names or map(str, range(n)))}
-        for client in clients:
-            if client not in places:
+        for client in clients:  # a number, too, is what the client is called
+            if str(client) not in places:
                 raise unknown("client in attack.clients", client, places)
         clients = [places[str(client)] for client in clients]
     return federation.poisoned_clients(n, cast("int | list[int]", clients), attack.fraction, attack.pick, config.seed)

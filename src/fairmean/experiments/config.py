@@ -401,6 +401,20 @@ def data_section(overrides: Mapping[str, Any]) -> DataConfig:
     return section
 
 
+def parse_one(tree: Mapping[str, Any]) -> Config:
+    """As ``parse``, for a single run, in which settings of an attack want its name."""
+    attack, data = tree.get("attack", {}), tree.get("data", {})
+    if (
+        isinstance(data, Mapping)
+        and "target" in data
+        and isinstance(attack, Mapping)
+        and attack
+        and "name" not in attack
+    ):
+        raise UserError(f"attack.{next(iter(attack))}: no attack is named; set attack.name as well")
+    return parse(tree)
+
+
 def _keys(section: str) -> dict[str, Any]:
     """The keys of a section and their types, hyper-parameters of methods left out."""
     cls: Any = _SECTIONS[section]

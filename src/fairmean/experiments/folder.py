@@ -88,7 +88,8 @@ class RunFolder:
         assert self._lock is not None
         with suppress(OSError):  # a full disk: who holds the lock is only for messages
             os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+            os.lseek(self._lock, 0, os.SEEK_SET)
+            os.write(self._lock, str(os.getpid()).encode())
         return self
 
     def _locked(self) -> bool:

@@ -151,6 +151,7 @@ def _as_the_data_is(config: Config, sources: Sources) -> Config:
     """
     asked = config.data
     if asked.name in SPECS:
+        own.no_columns(asked.name, "data set of images, which has no columns", asked.columns)
         if asked.task not in ("auto", "classification"):
             raise UserError(f"data.task = '{asked.task}': '{asked.name}' is for classification")
         return replace(config, data=replace(asked, task="classification", scale=asked.scale.replace("auto", "none")))

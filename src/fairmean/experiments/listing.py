@@ -176,14 +176,14 @@ def _json(file: Path) -> dict[str, Any] | None:
 
 def _locked(lock: Path) -> bool:
     """Whether a living process has locked this file."""
+    if fcntl is None:  # pragma: no cover - nobody can tell
+        return False
     try:
         os.kill(int(lock.read_text() or 0), 0)  # asked first, so that a lock is hardly ever taken just to look
     except PermissionError:
         pass
     except (OSError, ValueError):
         return False
-    if fcntl is None:  # pragma: no cover
-        return True
     handle = os.open(lock, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

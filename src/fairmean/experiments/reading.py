@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fairmean import models
+from fairmean.data.federation import Federation
 from fairmean.data.tasks import ACCURACY, Metric, task
 from fairmean.engine.net import Net
 from fairmean.engine.precision import PRECISIONS
@@ -134,15 +135,12 @@ class Run:
         there is NaN.
         """
         try:
-            text = self.table.read_text(encoding="utf-8")
+            text = self.table.read_bytes().decode()  # line breaks inside names stay what they are
         except OSError as error:
             raise UserError(f"'{self.table}' cannot be read ({error.strerror})") from None
         header, _, body = text.partition("\n")
         names = header.split(",")
         body = body[: body.rfind("\n") + 1]  # a run at work may be in the middle of a row
-        for _ in range(2):  # every other comma at a time
-            body = body.replace(",,", ",nan,")
-        body = body.replace(",\n", ",nan\n")
         try:
             values = self._numbers(body, len(names))
             columns = dict(zip(names, values.T, strict=True))
@@ -157,10 +155,14 @@ class Run:
         if not body:
             return np.empty((0, width))
         if not self.has_names:
-            return np.loadtxt(io.StringIO(body), delimiter=",", ndmin=2)
+            for _ in range(2):  # every other comma at a time
+                body = body.replace(",,", ",nan,")
+            return np.loadtxt(io.StringIO(body.replace(",\n", ",nan\n")), delimiter=",", ndmin=2)
         places = {name: i for i, name in enumerate(self.client_names)}
-        rows = csv.reader(io.StringIO(body))
-        return np.array([[float(row[0]), places[row[1]], *map(float, row[2:])] for row in rows])
+        rows = csv.reader(io.StringIO(body, newline=""))
+        return np.array(
+            [[float(row[0]), places[row[1]], *(float(value or "nan") for value in row[2:])] for row in rows]
+        )
 
     def frame(self) -> pandas.DataFrame:
         """The long table as a pandas DataFrame."""
@@ -276,14 +278,17 @@ class Run:
         The clients and their test data are those of the run, so that models can be compared on the same ground.
         """
         model = self.model() if model is None else model
-        clients = build_federation(self.config)
+        clients = self._clients()
         like, x = next(model.parameters()), clients.test_x
         parts = [slice(start, start + _ROWS) for start in range(0, len(x), _ROWS)]
-        outputs = []
+        outputs, training = [], [module for module in model.modules() if module.training]
+        model.eval()
         with torch.no_grad():
             for part in parts:
                 inputs = x[part].to(like.device, like.dtype if x.is_floating_point() else None)
                 outputs.append(scores(clients.task, model(inputs).cpu(), clients.test_y[part]).numpy())
+        for module in training:  # as it was
+            module.training = True
         every = np.concatenate(outputs) if outputs else np.zeros(0)
         return figures(clients.task, every, clients.test_offsets, clients.target_spread)
 
@@ -304,6 +309,17 @@ class Run:
         if asked.weights is not None and any(True for _ in module.buffers()):
             weights.load(module, name, asked.weights, asked.weights_sha256)
         return module
+
+    def _clients(self) -> Federation:
+        """The clients with their data, which must be what it was."""
+        sources, asked = Sources(), self.config.data
+        now = sources.digest(asked)
+        if now != asked.sha256:
+            raise UserError(
+                f"data '{asked.name}' has changed since the run (its content was sha256 {asked.sha256}, and is {now} "
+                "now): put the old data back to evaluate on the clients of the run"
+            )
+        return build_federation(self.config, sources.dataset(asked))
 
     def _ended(self, what: str) -> None:
         if self.summary.get("status") != "finished":

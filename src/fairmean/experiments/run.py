@@ -11,7 +11,7 @@ import torch
 from fairmean.engine.ranks import ALONE, World, check_device
 from fairmean.errors import Diverged, UserCodeError, UserError
 from fairmean.experiments.building import blaming_the_model, build_simulator
-from fairmean.experiments.config import Config, gather, parse
+from fairmean.experiments.config import Config, gather, parse_one
 from fairmean.experiments.events import NOBODY, Audience, Listener, Report, unwrapping
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of, resolve
@@ -42,7 +42,7 @@ def run(
     run has come.
     """
     audience = Audience(listeners)
-    return run_config(parse(gather(config, by_name(overrides))), report, audience=audience)
+    return run_config(parse_one(gather(config, by_name(overrides))), report, audience=audience)
 
 
 def run_config(

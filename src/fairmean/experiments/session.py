@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Step
-from fairmean.errors import Diverged, Lost
+from fairmean.errors import Diverged, Lost, UserError
 from fairmean.experiments.building import build_model
 from fairmean.experiments.config import Config
 from fairmean.experiments.continuing import take_over
@@ -113,6 +113,7 @@ class Session:
         self.metric = simulator.federation.task.metric
         self.ended: dict[str, Any] = {}
         self.best = Best(self.metric.higher) if config.data.validation else None
+        self._check_held_out()
         self.t = 0
         self.swing = Swing(simulator, partial(build_model, config, simulator.federation))
         if config.theory:
@@ -138,7 +139,9 @@ class Session:
         start = self.resume()
         self.audience.tell()
         began = saved = time.monotonic()
-        for t in range(start, self.rounds):
+        last = start if self.stops else self.rounds  # it may have been interrupted when it was about to stop
+        self.t = last
+        for t in range(start, last):
             self.t = t
             accuracies = self.evaluate() if self.due(t) else None
             try:
@@ -163,7 +166,7 @@ class Session:
                 self.audience.tell()
                 saved = now
         else:
-            self.t = self.rounds
+            self.t = last
         if not self.flush():
             self.finish(time.monotonic() - began, start)
 
@@ -187,6 +190,15 @@ class Session:
         if checkpoint is None:
             return "there is no checkpoint yet"
         return f"the last checkpoint is round {checkpoint['round']} in {self.run.folder}"
+
+    def _check_held_out(self) -> None:
+        """Raise if nothing could be held out of the regular clients' samples, which are few."""
+        held_out = self.simulator.federation.held_out_offsets
+        if held_out is not None and not np.diff(held_out)[self.regular].any():
+            raise UserError(
+                f"data.validation = {self.config.data.validation:g}: no client has so many samples that one could be "
+                "held out; use a larger fraction"
+            )
 
     @property
     def stops(self) -> bool:

@@ -134,13 +134,16 @@ def planned(
     tree = gather(source, overrides)
     if tree.get("grid"):
         raise UserError("[grid]: a search chooses its own values; leave it out, or sweep it with 'fairmean compare'")
+    asked = tree.get("data", {}).get("validation")
+    if asked is None:
+        assign(tree, "data.validation", VALIDATION)
     fraction = parse({key: value for key, value in tree.items() if key != "method"}).data.validation
-    if not fraction and "validation" in tree.get("data", {}):
+    if not fraction:
         raise UserError(f"data.validation = {fraction:g}: a search needs samples to judge by; set data.validation=0.2")
-    rounds = tree.get("train", {}).get("rounds", Config().train.rounds)
-    assign(tree, "data.validation", fraction or VALIDATION)
+    train = tree.get("train", {})
     tree.setdefault("run", {}).setdefault("name", "tune")
-    tree["run"].setdefault("eval_every", rounds)  # nothing but the last figures is looked at
+    if not train.get("patience") and train.get("keep", "last") == "last":  # only the last figures are looked at
+        tree["run"].setdefault("eval_every", train.get("rounds", Config().train.rounds))
     specs = [with_own(text, tree.get("method", {})) for text in texts("methods", methods, _usual())]
     runs = plan(tree, overrides, specs, attacks, seeds, sources)
     _apart([config.seed for _, _, config in runs], compare_seeds)

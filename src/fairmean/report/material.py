@@ -221,9 +221,9 @@ def of_runs(runs: Sequence[RunLike]) -> Material:
     methods = [_method(run.settings, runs) for run in runs]
     attacks = [_attack(run.settings, runs) for run in runs]
     seeds = [int(run.settings.get("seed", 1)) for run in runs]
-    keys = list(zip(methods, attacks, seeds, strict=True))
-    if len(set(keys)) < len(keys):
-        telling = _telling(runs)
+    telling = _telling(runs)
+    _of_one_data_set(runs)
+    if telling:
         methods = [
             " ".join([name, *(f"{key.split('.')[-1]}={_short(run.settings.get(key))}" for key in telling)])
             for name, run in zip(methods, runs, strict=True)
@@ -234,6 +234,18 @@ def of_runs(runs: Sequence[RunLike]) -> Material:
         for method, attack, seed, run in zip(methods, attacks, seeds, runs, strict=True)
     ]
     return Material(title, entries)
+
+
+def _of_one_data_set(runs: Sequence[RunLike]) -> None:
+    """Raise if the runs were made on different data, whose clients cannot be compared."""
+    names = {(run.settings.get("data.name"), run.settings.get("data.sha256")): run for run in runs}
+    figures = {run.settings.get("data.task") == "regression" for run in runs}  # different ones are refused elsewhere
+    if len(names) > 1 and len(figures) == 1:
+        first, second = list(names.values())[:2]
+        raise UserError(
+            f"runs '{first.folder.name}' and '{second.folder.name}' are about different data "
+            f"('{first.settings.get('data.name')}' and '{second.settings.get('data.name')}'); report on each by itself"
+        )
 
 
 def _method(settings: Mapping[str, Any], runs: Sequence[RunLike]) -> str:

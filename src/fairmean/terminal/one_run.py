@@ -54,7 +54,10 @@ def page(run: Run, most: int = 20) -> str:
         lines += [f"warning: {run.summary['warning']}", ""]
     held_out = run.summary.get("validation")
     if held_out:
-        figures = ", ".join(f"{name} {_figure(held_out[name], run)}" for name in ("average", "worst"))
+        figures = ", ".join(
+            f"{name} {_figure(math.nan if held_out[name] is None else held_out[name], run)}"
+            for name in ("average", "worst")
+        )
         lines += [f"on the samples held out from training: {figures}", ""]
     clients = _clients(run)
     name = run.metric.name

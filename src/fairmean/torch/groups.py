@@ -252,10 +252,15 @@ class GroupFairMean(GroupObjective):
 
 
 def _chance(sizes: Tensor, samples: int, batch: int) -> Tensor:
-    """The probability that a batch, drawn from ``samples`` without putting back, holds a sample of each group."""
+    """The probability that a batch, drawn from ``samples`` without putting back, holds a sample of each group.
+
+    Differences of logarithms of factorials need float64, which not every device has.
+    """
+    device, dtype = sizes.device, sizes.dtype
+    sizes = sizes.cpu().double()
     others = samples - sizes
     left = (others - batch).clamp(min=0)
     whole = torch.full_like(sizes, float(samples))
     rest = (whole - batch).clamp(min=0)
     missing = torch.exp((others + 1).lgamma() - (left + 1).lgamma() - (whole + 1).lgamma() + (rest + 1).lgamma())
-    return torch.where(others < batch, torch.ones_like(sizes), 1 - missing)
+    return torch.where(others < batch, torch.ones_like(sizes), 1 - missing).to(device, dtype)

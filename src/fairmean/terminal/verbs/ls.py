@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from fairmean.errors import UserError
 from fairmean.experiments.listing import Entry, differing, entries
 from fairmean.terminal.words import parser_for, takes_directory, takes_json
 from fairmean.text import columns, figure, to_csv
@@ -36,8 +38,15 @@ def add_to(verbs: Any) -> None:
     parser.set_defaults(call=_ls)
 
 
-def _ls(arguments: argparse.Namespace) -> None:
-    every = entries(arguments.dir)
+def _ls(arguments: argparse.Namespace) -> int:
+    """The exit code is 2 if a run could not be read; the others are listed all the same."""
+    found = entries(arguments.dir)
+    every = [entry for entry in found if _readable(entry)]
+    _list(arguments, every)
+    return 2 if len(every) < len(found) else 0
+
+
+def _list(arguments: argparse.Namespace, every: list[Entry]) -> None:
     if arguments.name:
         every = [entry for entry in every if _named(entry, arguments.name, arguments.dir)]
     if arguments.json:
@@ -62,6 +71,16 @@ def _ls(arguments: argparse.Namespace) -> None:
         for row, entry in zip(rows, shown, strict=True):
             row.insert(7, entry.metric)
     print(columns(rows, header))
+
+
+def _readable(entry: Entry) -> bool:
+    """Whether the run's small files can be read; one that cannot is named, and the others are listed."""
+    try:
+        _ = entry.settings, entry.facts
+        return True
+    except UserError as error:
+        print(f"fairmean: {error}", file=sys.stderr)
+        return False
 
 
 def _named(entry: Entry, name: str, directory: str) -> bool:

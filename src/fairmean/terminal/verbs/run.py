@@ -34,12 +34,12 @@ def add_to(verbs: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace, world: World | None) -> None:
-    from fairmean.experiments.config import gather, parse, to_toml
+    from fairmean.experiments.config import gather, parse_one, to_toml
 
     tree = gather(*settings_of(arguments.settings))
     if "grid" in tree:
         raise UserError("this config has a [grid]: it is a comparison; use 'fairmean compare' with it")
-    config = parse(tree)
+    config = parse_one(tree)
 
     from fairmean.engine.ranks import ALONE
     from fairmean.experiments.building import build_simulator
