@@ -161,7 +161,7 @@ FULL = {
         "trust": 50,
         "scale": "standard",
     },
-    "partition": {"name": "shards", "alpha": 0.1, "clients": 4, "seed": 3, "min_size": 2, "shards_per_client": 3},
+    "partition": {"name": "given", "alpha": 0.1, "clients": 4, "seed": 3, "min_size": 2, "shards_per_client": 3},
     "attack": {
         "name": "targeted",
         "clients": [0, 2],

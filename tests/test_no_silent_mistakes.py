@@ -162,3 +162,8 @@ def test_a_search_keeps_early_stopping(own):
     train = {"rounds": 9, "patience": 1, "lr": 1.0, "device": "cpu"}
     fairmean.tune(methods="mean", seeds=[1001], data={"name": own}, model={"name": "linear"}, train=train, budget=6)
     assert any(run.summary.get("rounds", 9) < run.config.train.rounds for run in fairmean.runs())
+
+
+def test_samples_are_not_divided_twice():
+    with pytest.raises(UserError, match=r"partition\.name = 'dirichlet': data\.client says already"):
+        fairmean.run(data=table(["a", "b"]), partition={"name": "dirichlet"}, train=TRAIN)

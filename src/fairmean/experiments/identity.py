@@ -161,7 +161,7 @@ def _as_the_data_is(config: Config, sources: Sources) -> Config:
     part, method = config.partition, config.method
     named = asked.client is not None or loaded.client_names is not None  # also by folders, or by texts in arrays
     if loaded.train_clients is not None and (named or part.name == "given"):
-        part = replace(part, name="given", clients=int(loaded.train_clients.max()) + 1)
+        part = type(part)("given", clients=int(loaded.train_clients.max()) + 1, seed=part.seed)
     if method.objective is None and method.has_usual_objective and what.objective != USUAL_OBJECTIVE:
         method = replace(method, objective=what.objective)
     return replace(config, data=resolved, partition=part, method=method)
