@@ -372,11 +372,13 @@ def parse(tree: Mapping[str, Any]) -> Config:
             raise UserError(f"{key} = {value!r}: {key} is a section; set one of its keys, such as {key}.{example}")
         else:
             values[key] = _section(key, value)
-    divided = tree.get("partition", {}).get("name", "given")
-    if tree.get("data", {}).get("client") is not None and divided != "given":
-        raise UserError(
-            f"partition.name = '{divided}': data.client says already whose samples are whose; leave out one of the two"
-        )
+    if tree.get("data", {}).get("client") is not None:
+        divided = tree.get("partition", {}).get("name", "given")
+        if divided != "given":
+            raise UserError(
+                f"partition.name = '{divided}': data.client says already whose samples are whose; leave out one of them"
+            )
+        values["partition"] = dataclasses.replace(values.get("partition", PartitionConfig()), name="given")
     if "target" in tree.get("data", {}) and "name" not in tree.get("attack", {}):
         attack = values.get("attack", AttackConfig())
         values["attack"] = dataclasses.replace(attack, name="none")  # a table of the user's is not poisoned unasked
