@@ -91,9 +91,15 @@ def _telling(key: str) -> bool:
     return key not in _TOLD_ALREADY and not key.endswith("sha256")
 
 
+def _called(key: str) -> str:
+    """A setting in short: data.name is 'data', train.lr is 'lr'."""
+    section, _, last = key.rpartition(".")
+    return section if last == "name" else last
+
+
 def _row(entry: Entry, swept: list[str], now: float) -> list[str]:
     settings, summary = entry.settings, entry.summary or {}
-    own = " ".join(f"{key.rpartition('.')[2]}={_short(settings[key])}" for key in swept if key in settings)
+    own = " ".join(f"{_called(key)}={_short(settings[key])}" for key in swept if key in settings)
     share = entry.metric == "accuracy"
     figures = [
         figure(value, share) if isinstance(value := summary.get(key), float) else "" for key in ("average", "worst")
