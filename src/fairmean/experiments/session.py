@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 from fairmean.data.federation import Federation
 from fairmean.engine import Simulator, Step
 from fairmean.errors import Diverged, Lost, UserError
+from fairmean.experiments.best import Best
 from fairmean.experiments.building import build_model
 from fairmean.experiments.config import Config
 from fairmean.experiments.continuing import take_over
@@ -69,31 +68,6 @@ def _facts(federation: Federation) -> dict[str, Any]:
         facts["vocabulary"] = federation.vocabulary
     names = {"client_names": federation.client_names, "class_names": federation.class_names}
     return facts | {key: list(value) for key, value in names.items() if value is not None}
-
-
-class Best:
-    """The model with the best average so far, and how many evaluations there have been since."""
-
-    def __init__(self, higher: bool) -> None:
-        self._sign = 1.0 if higher else -1.0
-        self.value, self.round, self.since = -math.inf, -1, 0
-        self.w = torch.zeros(0)
-
-    def note(self, t: int, average: float, w: torch.Tensor) -> None:
-        """The model w of round t has this average."""
-        if self._sign * average > self.value:
-            self.value, self.round, self.since, self.w = self._sign * average, t, 0, w.clone()
-        else:
-            self.since += 1
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {"value": self.value, "round": self.round, "since": self.since, "w": self.w}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Be as when the state was saved."""
-        for name, value in state.items():
-            setattr(self, name, value)
 
 
 class Session:
