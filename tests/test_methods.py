@@ -47,7 +47,7 @@ def test_composition():
     torch.testing.assert_close(aggregate(fair, G, F, M), a @ G / a.sum())
 
 
-@pytest.mark.parametrize("name", named_methods())
+@pytest.mark.parametrize("name", [name for name in named_methods() if not method(name).needs_samples])
 def test_inputs_are_not_changed_and_dtype_is_kept(name):
     for dtype in (torch.float32, torch.float64):
         g, f = G.to(dtype), F.to(dtype)

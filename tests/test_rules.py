@@ -315,7 +315,8 @@ def everything(n, G, f):
     )
     for name, named in named_methods().items():
         hyper = {"f": min(2, (n - 1) // 2)} if "f" in named.hyper else {}
-        yield method(name, **hyper), access
+        if not method(name, **hyper).needs_samples:  # one round of gradients is not enough for these
+            yield method(name, **hyper), access
 
 
 @pytest.mark.parametrize("kind", DEGENERATE)
@@ -358,7 +359,7 @@ def test_f_too_large(name, f, n):
         ours(method(name, f=f), G, losses, m, h)
 
 
-@pytest.mark.parametrize("name", named_methods())
+@pytest.mark.parametrize("name", [name for name in named_methods() if not method(name).needs_samples])
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_non_finite_messages_are_named(name, bad):
     G, f, m, h = draw(6, 30, 0)
@@ -396,10 +397,11 @@ def test_bad_hyper_parameters(name, hyper):
 
 def test_the_papers_systems_are_all_there():
     assert set(named_methods()) == {
-        "mean", "fedavg", "qffl", "qffl-normalised", "fairmean", "fairmean-normalised", "fairmean-split", "drfl",
-        "term",
+        "mean", "fedavg", "qffl", "qffl-normalised", "fairmean", "fairmean-normalised", "fairmean-split",
+        "fairmean-recess", "drfl", "term",
         "term-hierarchical", "fedmgda+", "adafed", "fairmoo", "fedmdfg", "fedlf", "h-nobs", "qffl+cwtm", "cwtm", "rfa",
         "faba", "bant", "lfighter", "median", "krum", "multi-krum", "centered-clipping",
+        "fednoro", "antiflipper",
     }  # fmt: skip
     assert isinstance(method("fedmdfg").aggregator, FedMDFG)
     assert {"norm-screening", "term-counts"} <= set(AGGREGATORS)
@@ -409,7 +411,9 @@ def test_the_papers_systems_are_all_there():
 def test_any_scale_composes_with_any_aggregator(scale):
     G, f, m, h = draw(7, 30, 3)
     _, access = next(everything(7, G, f))
-    for aggregator in AGGREGATORS:
+    for aggregator, entry in AGGREGATORS.items():
+        if entry.rule.reads:
+            continue
         got, plain = (ours(compose(s, aggregator), G, f, m, h, access=access) for s in (scale, "none"))
         assert np.isfinite(got).all()
         assert np.linalg.norm(got) > 1e-6 * np.linalg.norm(plain), aggregator

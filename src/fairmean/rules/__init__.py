@@ -1,6 +1,6 @@
 """Methods: what clients do to their gradients, what the server does with the messages, and their registries."""
 
-from fairmean.rules import servers
+from fairmean.rules import recess, servers
 from fairmean.rules.aggregator import (
     AGGREGATORS,
     Aggregator,
@@ -32,6 +32,7 @@ __all__ = [
     "Scale",
     "State",
     "SumRule",
+    "recess",
     "register",
     "register_mixing",
     "register_objective",

@@ -20,7 +20,8 @@ class Aggregator:
     """A rule: hyper-parameters as fields, its rung, and one function of a round.
 
     Linear rules (all but those on coordinates) give weights λ, and the direction is Σ λ_i v_i. ``separable``: each
-    coordinate of the direction comes from that coordinate of the messages alone. ``search``: see ``search_space``. A
+    coordinate of the direction comes from that coordinate of the messages alone. ``reads``: names of what the objective
+    measures that clients send to the server, which then are in ``round.means``. ``search``: see ``search_space``. A
     rule never changes its inputs and never learns which client is poisoned.
     """
 
@@ -28,6 +29,7 @@ class Aggregator:
     assumes: ClassVar[str] = ""
     linear: ClassVar[bool] = True
     separable: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ()
     search: ClassVar[Search] = {}
 
     @property

@@ -24,7 +24,7 @@ class Context:
     ``t`` counts from 0 and is a tensor without dimensions, so that a round can be recorded on a GPU: do not branch on
     its value, write ``torch.where``. ``rounds`` is how many there will be. ``clients`` are ids and ``sizes`` are sample
     counts. ``memory`` is what the objective remembers of each client. ``broadcast`` is what the server sent along with
-    the model; it is the same for all.
+    the model; it is the same for all. ``weights``, where there are some, take the place of those of a rule on rung 0.
     """
 
     t: Tensor
@@ -34,6 +34,7 @@ class Context:
     memory: State = field(default_factory=dict)
     broadcast: State = field(default_factory=dict)
     spread: Callable[[Tensor], Tensor] | None = None
+    weights: Tensor | None = None
 
     @property
     def last_sent(self) -> Tensor:
@@ -49,7 +50,8 @@ class Context:
     def only(self, clients: slice | Tensor) -> Context:
         """The same for some of the clients."""
         memory = {key: value[clients] for key, value in self.memory.items()}
-        return replace(self, clients=self.clients[clients], sizes=self.sizes[clients], memory=memory)
+        weights = None if self.weights is None else self.weights[clients]
+        return replace(self, clients=self.clients[clients], sizes=self.sizes[clients], memory=memory, weights=weights)
 
 
 def bare_context(sizes: Tensor, t: float = 0.0, rounds: int = 1) -> Context:

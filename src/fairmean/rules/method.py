@@ -95,7 +95,12 @@ class Method:
     @cached_property
     def measures(self) -> bool:
         """Whether clients measure something at the broadcast model beside their losses."""
-        return self.needs_entropy or type(self.objective).measure is not Objective.measure
+        return self.needs_entropy or self.needs_samples
+
+    @cached_property
+    def needs_samples(self) -> bool:
+        """Whether clients measure something of their samples that losses and entropies do not tell."""
+        return type(self.objective).measure is not Objective.measure
 
     @cached_property
     def adds_sums(self) -> bool:
@@ -170,9 +175,11 @@ class Method:
         with self._blaming("objective", self.objective):
             measured = self.measure(logits.detach(), y, context)
         self._check_table("objective", self.objective, measured, len(y))
+        self.read(measured)
         f = losses.detach()[[0, 2]].abs()
         report = self.report(f, {key: value.detach()[[0, 2]].double() for key, value in measured.items()}, context)
         self.next_broadcast({key: value.sum(0) for key, value in report.side.items()}, report.scales, context.broadcast)
+        self.shown(report.memory, context.broadcast)
         return measured, report
 
     def measure(self, logits: Tensor, y: Tensor, context: Context) -> State:
@@ -181,6 +188,16 @@ class Method:
         if self.needs_entropy:
             measured["entropy"] = self.objective.entropy(logits)
         return measured
+
+    def read(self, means: Means) -> State:
+        """What clients measured, as far as the rule reads it."""
+        for name in self.aggregator.reads:
+            if name not in means:
+                raise UserError(
+                    f"{self.name}: its rule reads '{name}', which clients do not measure; choose an objective that "
+                    "does, or pass means= to fairmean.gathered"
+                )
+        return {name: means[name] for name in self.aggregator.reads}
 
     def check(self, n: int, access: Access) -> None:
         """Raise a UserError if the method cannot work with n clients in a round, or misses something it needs."""
@@ -239,6 +256,16 @@ class Method:
             raise self._wrong("scale", self.scale, "a broadcast of other names or shapes than its start")
         enough = (scales != 0).sum() >= self.scale.fewest
         return {key: torch.where(enough, value.to(before[key].dtype), before[key]) for key, value in new.items()}
+
+    def shown(self, memory: State, broadcast: State) -> State:
+        """What clients can tell about themselves, for the record; NaN where there is nothing to tell."""
+        if type(self.scale).shows is Scale.shows:
+            return {}
+        rows = len(memory[LAST_SENT]) if memory else 0
+        with self._blaming("scale", self.scale):
+            shown = self.scale.shows(memory, broadcast)
+        self._check_table("scale", self.scale, shown, rows)
+        return shown
 
     def decide(self, round: Round, state: State, length: int | None = None) -> tuple[Tensor, State]:
         """The aggregator's answer: weights and the next state, or a direction of ``length`` and the next state.

@@ -76,6 +76,13 @@ PAIRS = {
         "this project",
         "For fairness when poisoning is likely. The model must be a classifier, whose predictions have an entropy.",
     ),
+    "fairmean-recess": Named(
+        "fairmean-recess",
+        "mean",
+        "this project",
+        "For fairness where clients own classes and some may be poisoned: classifiers, and at least four clients.",
+        objective="recess",
+    ),
     "qffl": Named(
         "qffl",
         "mean",
@@ -88,6 +95,20 @@ PAIRS = {
         "Li et al. 2023",
         "For good clients with some bad samples: t_in < 0 drops these, and t_out > 0 is fair between clients.",
         objective="tilted",
+    ),
+    "fednoro": Named(
+        "none",
+        "distance-aware",
+        "Wu et al. 2023 (without its distillation)",
+        "When some clients' labels are noisy and the server may see every client's losses class by class.",
+        objective="logit-adjusted",
+    ),
+    "antiflipper": Named(
+        "none",
+        "accuracy-trust",
+        "Rahman et al. 2025",
+        "Against flipped labels when clients are alike: it trusts those whose accuracy is above the mean.",
+        objective="scored",
     ),
     "h-nobs": Named(
         "qffl",

@@ -32,6 +32,7 @@ class Round:
     """One round as a rule sees it: exactly what its rung allows; looking at more is an error.
 
     ``sizes`` (n,) sample counts · ``clients`` (n,) ids of those taking part · ``lr`` · ``losses`` (n,) ·
+    ``means`` what clients measured, by name, as far as the rule ``reads`` it ·
     ``squared_norms`` (n,), ``gram`` M (n×n) and ``squared_distances`` (n×n) of messages, float64, computed when looked
     at · ``times(λ)`` = Mλ and ``distances_to(λ)`` = ‖v_i − Σλ_j v_j‖, without forming M when there are many clients ·
     ``messages`` (n×d) · ``layers`` column slices, one per layer · ``output`` (n×K×p) the rows of the output layer ·
@@ -43,6 +44,7 @@ class Round:
     clients: Tensor
     lr: float
     losses: Tensor
+    means: State
     squared_norms: Tensor
     gram: Tensor
     squared_distances: Tensor

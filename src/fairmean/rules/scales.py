@@ -53,6 +53,10 @@ class Scale:
         """What the server sends along with the next model, made of the sums of ``side``: as in ``start``, by name."""
         return sums
 
+    def shows(self, memory: State, broadcast: State) -> State:
+        """What clients can tell about themselves, for the record: by name, one value for each. It never travels."""
+        return {}
+
 
 SCALES = Parts("scale", Scale)
 register_scale = SCALES.register

@@ -51,6 +51,7 @@ def travels(method: Method) -> Travels:
     return Travels(
         client_sends=[
             *_message(method),
+            *[item._replace(about="the server reads it") for item in measured if item.name in method.aggregator.reads],
             *asked.items("side", {}, "only the sum over clients is used"),
             *([Item("trial loss", 1, "at each model that the server tries")] if tries else []),
         ],
@@ -133,6 +134,9 @@ def _needs(method: Method) -> list[str]:
     requires = method.aggregator.requires
     if "trial" in requires:
         what += ", and the losses of all clients at models that it tries"
+    if method.aggregator.reads:
+        names = " and ".join(name.replace("_", " ") for name in method.aggregator.reads)
+        what += f", and what every client measured ({names})"
     if "trust" in requires:
         what += ", and clean data of its own"
     sentences = [f"The server needs {what}."]
@@ -147,16 +151,18 @@ def _needs(method: Method) -> list[str]:
 def _state(method: Method) -> list[Item]:
     """What the server's rule remembers; a rule that makes its state in a first round is asked for one."""
     state = method.init(_N)
-    if not state and method.aggregator.remembers:
+    if method.aggregator.remembers and (not state or method.aggregator.reads):
         try:
-            state = _first_round(method)
+            state = _first_round(method, state)
         except UserCodeError:  # made-up messages are not all that it needs
             return [Item("state", "?", "its first round decides how much")]
     known = {_N: Item("", "n", "one per client"), _D: Item("", "d"), _N * _D: Item("", "n·d", "d per client")}
+    known[_N * CLASSES] = Item("", f"{CLASSES}·n", f"{CLASSES} per client")
     return [known.get(value.numel(), Item("", value.numel()))._replace(name=name) for name, value in state.items()]
 
 
-def _first_round(method: Method) -> dict[str, torch.Tensor]:
+def _first_round(method: Method, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    measured = method.rehearse(CLASSES) if method.aggregator.reads else {}
     ones = torch.ones(_N, dtype=torch.float64)
     products = Products(torch.eye(_N, _D), ones, unit=True)
     round = Round(
@@ -165,6 +171,7 @@ def _first_round(method: Method) -> dict[str, torch.Tensor]:
         clients=torch.arange(_N),
         lr=1.0,
         losses=ones,
+        means={name: ones.new_ones(_N, *shape) for name, shape in measured.items()},
         times=products.times,
     )
-    return method.decide(round, {}, None if method.aggregator.linear else _D)[1]
+    return method.decide(round, state, None if method.aggregator.linear else _D)[1]

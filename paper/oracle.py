@@ -1,0 +1,67 @@
+"""The oracle: a method that is told who is poisoned, and never asks them.
+
+It is no method, because nobody has that knowledge: it is a labelled row beside the methods, and says what perfect
+detection would reach. Draws, samples, rounds, step sizes and the evaluation of the regular clients are those of the
+run beside it; only the poisoned clients never take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairmean.engine import Simulator
+from fairmean.engine.participation import Clients, Losses, Uniform
+from fairmean.errors import Diverged
+from fairmean.experiments.building import build_simulator
+from fairmean.experiments.config import gather, parse
+from fairmean.experiments.identity import resolve
+from fairmean.experiments.metrics import finished
+
+LABEL = "oracle: {method}, poisoned dropped"
+
+
+class RegularAlone(Uniform):
+    """Whoever would take part, without the poisoned ones."""
+
+    def __init__(self, usual: Uniform, regular: NDArray[np.bool_]) -> None:
+        self.n, self.seed, self.most, self.varies = usual.n, usual.seed, usual.most, usual.varies
+        self.inclusion = None if usual.inclusion is None else np.where(regular, usual.inclusion, 0.0)
+        self._usual, self._regular = usual, regular
+
+    @property
+    def partial(self) -> bool:
+        return True
+
+    def __call__(self, t: int, losses: Losses) -> Clients:
+        clients = self._usual(t, losses)
+        return clients[self._regular[clients]]
+
+
+def oracle(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A record like those of a comparison, from the settings of a run: its label, its status and the metrics."""
+    config = resolve(parse(gather(None, dict(settings))))
+    simulator = told(build_simulator(config))
+    record = {
+        "method": LABEL.format(method=config.method.name),
+        "attack": config.attack.name,
+        "seed": config.seed,
+        "status": "diverged",
+    }
+    try:
+        for t in range(config.train.rounds):
+            simulator.step(t)
+    except Diverged:
+        return record
+    if not simulator.w.isfinite().all():
+        return record
+    return record | finished(*simulator.test(), simulator.federation.regular, what=simulator.federation.task.metric)
+
+
+def told(simulator: Simulator) -> Simulator:
+    """The same simulator, which never asks a poisoned client."""
+    simulator.present = RegularAlone(simulator.present, simulator.federation.regular)
+    return simulator
