@@ -1,30 +1,39 @@
-"""FedLab: its standalone pipeline of FedAvg handler and serial trainer, one full-batch local SGD step."""
+"""FedLab: its standalone pipeline of FedAvg handler and serial trainer; a full-batch local SGD step or local epochs."""
 
 from __future__ import annotations
 
-import time
 from importlib.metadata import version
 from typing import Any
 
+from models import Loss  # type: ignore[import-not-found,unused-ignore]
 from protocol import (  # type: ignore[import-not-found,unused-ignore]
+    ByIndex,
     Driver,
     Task,
+    clock,
     intervals,
     serve,
     torchvision_without_its_library,
-    whole,
 )
 from torch import Tensor
 
 
 class Data:
-    """FedLab's data set interface: a client's loader by its number."""
+    """FedLab's data set interface: a client's loader by its number. Whatever gives batches may be a loader.
 
-    def __init__(self, clients: list[tuple[Tensor, Tensor]]) -> None:
-        self.loaders = [whole(client) for client in clients]
+    Lists of batches are made once; those of clients that are gathered from a pool, when they are asked for.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.asked = task, list[int]()
+        self.loaders: list[Any] = [] if isinstance(task.clients, ByIndex) else self.lists()
+
+    def lists(self) -> list[Any]:
+        return [self.task.batches(i) for i in range(len(self.task.clients))]
 
     def get_dataloader(self, id: int, batch_size: int) -> Any:
-        return self.loaders[id]
+        self.asked.append(id)
+        return self.loaders[id] if self.loaders else self.task.batches(id)
 
 
 class FedLab:
@@ -40,23 +49,27 @@ class FedLab:
 
         task.only_mean()
         trainer = FedAvgSerialClientTrainer(task.build(), len(task.clients))
-        trainer.setup_dataset(Data(task.clients))
-        trainer.setup_optim(epochs=1, batch_size=0, lr=task.lr)
-        self.handler = FedAvgServerHandler(task.build(), global_round=0, sample_ratio=1.0)
+        self.data = Data(task)
+        trainer.setup_dataset(self.data)
+        trainer.setup_optim(epochs=task.epochs, batch_size=0, lr=task.lr)
+        trainer.criterion = Loss()
+        self.handler = FedAvgServerHandler(task.build(), global_round=0, sample_ratio=task.share)
         self.pipeline = StandalonePipeline(self.handler, trainer)
         self.pipeline.evaluate = self.stamp  # the hook after each round, meant to be replaced
         self.stamps: list[float] = []
 
     def stamp(self) -> None:
-        self.stamps.append(time.perf_counter())
+        self.stamps.append(clock())
 
     def step(self) -> None:
         self.rounds(1)
 
     def rounds(self, count: int) -> list[float]:
         self.handler.global_round += count
-        self.stamps = [time.perf_counter()]
+        self.data.asked.clear()
+        self.stamps = [clock()]
         self.pipeline.main()
+        self.took_part = list(self.data.asked)
         seconds: list[float] = intervals(self.stamps)
         return seconds
 

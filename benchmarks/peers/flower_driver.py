@@ -1,9 +1,10 @@
-"""Flower: FedAvg in its simulation runtime, one Ray worker per thread, one full-batch local SGD step."""
+"""Flower: FedAvg in its simulation runtime, one Ray worker per thread, a full-batch local SGD step or local epochs."""
 
 from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
 from importlib.metadata import version
 
@@ -22,10 +23,14 @@ class Flower:
         task.only_mean()
         logging.getLogger("flwr").setLevel(logging.ERROR)
         self.path, self.clients, self.threads = os.path.abspath(path), len(task.clients), threads
+        self.cohort = task.cohort or len(task.clients)
         self.arrays = [ArrayRecord(task.build().state_dict())]
 
     def step(self) -> None:
-        self.simulate(1)
+        """One round, in which the clients write down their numbers."""
+        with tempfile.NamedTemporaryFile("r") as notes:
+            self.simulate(1, notes.name)
+            self.took_part = [int(line) for line in notes]
 
     def rounds(self, count: int) -> list[float]:
         """One simulation; an extra first round, with the start of Ray and of its workers in it, is not reported."""
@@ -35,14 +40,14 @@ class Flower:
         seconds: list[float] = intervals(stamps[1:])
         return seconds
 
-    def simulate(self, rounds: int) -> list[float]:
+    def simulate(self, rounds: int, notes: str = "") -> list[float]:
         """Times before the first round and after each."""
         from flower_app import client, server  # type: ignore[import-not-found,unused-ignore]
         from flwr.simulation import run_simulation  # type: ignore[import-not-found,unused-ignore]
 
         stamps: list[float] = []
         run_simulation(
-            server(self.path, self.clients, self.arrays, rounds, stamps),
+            server(self.path, self.clients, self.cohort, self.arrays, rounds, stamps, notes),
             client,
             self.clients,
             backend_config={

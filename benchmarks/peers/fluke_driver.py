@@ -1,18 +1,21 @@
-"""fluke: its FedAVG with its own Client and Server, one full-batch local SGD step, unweighted average."""
+"""fluke: its FedAVG with its own Client and Server, a full-batch local SGD step or local epochs, unweighted average."""
 
 from __future__ import annotations
 
-import time
 from importlib.metadata import version
+from typing import Any
 
+from models import Loss  # type: ignore[import-not-found,unused-ignore]
 from protocol import (  # type: ignore[import-not-found,unused-ignore]
+    ByIndex,
     Driver,
     Task,
+    clock,
     intervals,
     serve,
     torchvision_without_its_library,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class Watch:
@@ -20,13 +23,17 @@ class Watch:
 
     def __init__(self) -> None:
         self.stamps: list[float] = []
+        self.clients: list[int] = []
+
+    def selected_clients(self, clients: Any, **_: object) -> None:
+        self.clients = [client.index for client in clients]
 
     def start_round(self, **_: object) -> None:
         if not self.stamps:
-            self.stamps.append(time.perf_counter())
+            self.stamps.append(clock())
 
     def end_round(self, **_: object) -> None:
-        self.stamps.append(time.perf_counter())
+        self.stamps.append(clock())
 
 
 class Fluke:
@@ -47,19 +54,39 @@ class Fluke:
         FlukeENV().set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)
         FlukeENV().get_live_renderer().auto_refresh = False  # no thread that redraws progress bars
         optimizer = OptimizerConfigurator(DDict(name="SGD", lr=task.lr))
+
+        class Gathered(FastDataLoader):  # type: ignore[misc,unused-ignore]
+            """The samples of a client that are rows of a pool, gathered in each epoch; fluke wants a loader of each."""
+
+            def __init__(self, client: int) -> None:
+                self.client, self.size = client, 0
+
+            def __iter__(self) -> Any:
+                return iter(task.batches(self.client))
+
+            def __len__(self) -> int:
+                return len(task.batches(self.client))
+
+        def samples(client: int) -> FastDataLoader:
+            if isinstance(task.clients, ByIndex):
+                return Gathered(client)
+            x, y = task.clients[client]
+            return FastDataLoader(x, y, num_labels=10, batch_size=task.batch or len(y), skip_singleton=False)
+
         clients = [
             Client(
                 index=i,
-                train_set=FastDataLoader(x, y, num_labels=10, batch_size=len(y), skip_singleton=False),
+                train_set=samples(i),
                 test_set=None,
                 optimizer_cfg=optimizer,
-                loss_fn=nn.CrossEntropyLoss(),
-                local_epochs=1,
+                loss_fn=Loss(),
+                local_epochs=task.epochs,
                 persistency=False,  # plain SGD has no state, and a model kept would only be copied into
             )
-            for i, (x, y) in enumerate(task.clients)
+            for i in range(len(task.clients))
         ]
         server = Server(task.build(), None, clients, weighted=False)
+        self.share = task.share
         self.federation = FedAVG(len(clients), None, {}, clients=clients, server=server)
 
     def step(self) -> None:
@@ -69,8 +96,9 @@ class Fluke:
         """One run; its closing broadcast, which is no part of a round, falls outside the stamps."""
         watch = Watch()
         self.federation.attach(watch)
-        self.federation.run(n_rounds=count, eligible_perc=1)
+        self.federation.run(n_rounds=count, eligible_perc=self.share)
         self.federation.detach(watch)
+        self.took_part = watch.clients
         seconds: list[float] = intervals(watch.stamps)
         return seconds
 

@@ -1,12 +1,12 @@
-"""pfl: FederatedAveraging on the SimulatedBackend, all users in every cohort, one full-batch local SGD step."""
+"""pfl: FederatedAveraging on the SimulatedBackend, one full-batch local SGD step or local epochs."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
 
 import torch
-import torch.nn.functional as F
-from protocol import Driver, Task, serve, timed  # type: ignore[import-not-found,unused-ignore]
+from models import Loss  # type: ignore[import-not-found,unused-ignore]
+from protocol import ByIndex, Driver, Task, serve, timed  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor, nn
 
 
@@ -15,10 +15,10 @@ class Model(nn.Module):
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.of = net, Loss()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(self.net(x), y)
+        return self.of(self.net(x), y)  # type: ignore[no-any-return]
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, object]:
         return {}
@@ -40,18 +40,28 @@ class Pfl:
         from pfl.model.pytorch import PyTorchModel  # type: ignore[import-not-found,unused-ignore]
 
         task.only_mean()
-        users = [PyTorchTensorDataset(client, user_id=str(i)) for i, client in enumerate(task.clients)]
-        everyone = get_user_sampler("minimize_reuse", list(range(len(users))))
-        self.backend = SimulatedBackend(FederatedDataset(users.__getitem__, everyone), None)
+        n, self.asked = len(task.clients), list[int]()
+        made = [] if isinstance(task.clients, ByIndex) else list(task.clients)
+        users = [PyTorchTensorDataset(client, user_id=str(i)) for i, client in enumerate(made)]
+
+        def user(i: int) -> PyTorchTensorDataset:
+            self.asked.append(i)
+            return users[i] if users else PyTorchTensorDataset(task.clients[i], user_id=str(i))
+
+        in_turn = get_user_sampler("minimize_reuse", list(range(n)))
+        self.backend = SimulatedBackend(FederatedDataset(user, in_turn), None)
         net = Model(task.build())
         self.model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
-        self.training = NNTrainHyperParams(local_batch_size=None, local_num_epochs=1, local_learning_rate=task.lr)
+        self.training = NNTrainHyperParams(
+            local_batch_size=task.batch or None, local_num_epochs=task.epochs, local_learning_rate=task.lr
+        )
         self.algorithm, self.settings, self.done = FederatedAveraging(), NNAlgorithmParams, 0
-        self.users = len(users)
+        self.users = task.cohort or n
 
     def step(self) -> None:
         """The algorithm's own loop, told to stop one iteration further on; a run resumes where the last one ended."""
         self.done += 1
+        self.asked.clear()
         settings = self.settings(
             central_num_iterations=self.done,
             evaluation_frequency=10**9,
@@ -59,6 +69,10 @@ class Pfl:
             val_cohort_size=None,
         )
         self.algorithm.run(settings, self.backend, self.model, self.training, send_metrics_to_platform=False)
+
+    @property
+    def took_part(self) -> list[int]:
+        return list(self.asked)
 
     def rounds(self, count: int) -> list[float]:
         seconds: list[float] = timed(self.step, count)

@@ -4,9 +4,11 @@ A driver runs in the peer's own virtual environment as `python <peer>_driver.py 
 command a line and answers each with one line of JSON:
 
     (start)      {"ready": true, "version": "0.0.11", "start_seconds": 4.2}
-    update PATH  one round from the initial parameters, saved as p0, p1, ...      {"ok": true}
+    update PATH  one round from the initial parameters, saved as p0, p1, ...      {"ok": true, "clients": [3, 7, ...]}
+                 (the clients that took part, where the task lets only some of them)
     time K       K further rounds                                                {"seconds": [0.1, ...]}
                  (Flower adds "start_seconds", of the simulation these rounds ran in)
+    memory       peak resident memory of the driver, in bytes                    {"peak": 900000000}
     quit
 """
 
@@ -19,18 +21,20 @@ import itertools
 import json
 import os
 import queue
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from models import LSTM, Transformer  # type: ignore[import-not-found,unused-ignore]
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -41,9 +45,11 @@ HERE = Path(__file__).resolve().parent
 # ---- the task
 
 
-def network(name: str, dropout: bool = True) -> nn.Sequential:
-    """The benchmark's two models in plain torch; `mlp:800` has hidden layers of that width."""
+def network(name: str, dropout: bool = True) -> nn.Module:
+    """The benchmark's models in plain torch; `mlp:800` has hidden layers of that width."""
     kind, _, width = name.partition(":")
+    if name in ("lstm", "transformer"):
+        return LSTM() if name == "lstm" else Transformer()
     if kind == "mlp":
         units = int(width or 200)
         return nn.Sequential(
@@ -58,25 +64,61 @@ def network(name: str, dropout: bool = True) -> nn.Sequential:
     return nn.Sequential(*features, nn.Flatten(), *dense)
 
 
+Client = tuple[Tensor, Tensor]
+
+
+class ByIndex(Sequence[Client]):
+    """Clients whose samples are rows of one pool, gathered when they are asked for."""
+
+    def __init__(self, x: Tensor, y: Tensor, rows: Tensor, ends: list[int]) -> None:
+        self.x, self.y, self.rows, self.ends = x, y, rows, ends
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, client: Any) -> Any:
+        rows = self.rows[self.ends[client] : self.ends[client + 1]]
+        return self.x[rows], self.y[rows]
+
+
 @dataclass(frozen=True)
 class Task:
-    """The clients' samples, the initial model, and what the server does with the clients' gradients."""
+    """The clients' samples, the initial model, and what clients and server do in a round.
 
-    clients: list[tuple[Tensor, Tensor]]
+    Without `batch`, a client computes the gradient on all its samples. With it, it takes SGD steps from the server's
+    model through its samples in their order, `batch` at a time, in `epochs` passes; the server then takes the mean of
+    the clients' models. `cohort` clients take part in a round, drawn by the peer; 0 means all.
+    """
+
+    clients: Sequence[Client]
     parameters: list[Tensor]
     model: str
     lr: float
     rule: str
     f: int
     dropout: bool
+    epochs: int = 1
+    batch: int = 0
+    cohort: int = 0
 
-    def build(self) -> nn.Sequential:
+    def build(self) -> nn.Module:
         """A fresh model at the initial parameters."""
         made = network(self.model, self.dropout)
         with torch.no_grad():
             for parameter, value in zip(made.parameters(), self.parameters, strict=True):
                 parameter.copy_(value)
         return made
+
+    @property
+    def share(self) -> float:
+        """The part of the clients in a round, for peers that ask for one and round n · share down."""
+        return (self.cohort + 0.5) / len(self.clients) if 0 < self.cohort < len(self.clients) else 1.0
+
+    def batches(self, client: int) -> list[Client]:
+        """What one epoch of a client goes through."""
+        x, y = self.clients[client]
+        size = self.batch or len(y)
+        return [(x[a : a + size], y[a : a + size]) for a in range(0, len(y), size)]
 
     def only_mean(self) -> None:
         """Refuse a task whose rule the peer does not have."""
@@ -87,20 +129,37 @@ class Task:
 def save_task(
     path: Path, x: Any, y: Any, offsets: Any, parameters: Iterable[Any], model: str, lr: float, **options: Any
 ) -> None:
-    """Write a task file; options are rule ('mean'), f (0) and dropout (1)."""
+    """Write a task file; options are rule ('mean'), f (0), dropout (1), epochs (1), batch (0), cohort (0) and rows.
+
+    With `rows`, client i has the samples x[rows[offsets[i]:offsets[i + 1]]].
+    """
     settings = {"rule": "mean", "f": 0, "dropout": 1, **options}
     np.savez(path, x=x, y=y, offsets=offsets, model=model, lr=lr, **settings, **numbered(parameters))
 
 
 def load_task(path: str | Path) -> Task:
-    """Read a task file; the clients' samples are views of one tensor."""
+    """Read a task file; the clients' samples are views of one tensor, or gathered from it where there are `rows`."""
     with np.load(path) as file:
         x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
+        if x.dim() == 4 and "batch" in file:
+            x = x.contiguous(memory_format=torch.channels_last)  # in which convolutions are faster
         ends = file["offsets"].tolist()
-        clients = [(x[a:b], y[a:b]) for a, b in itertools.pairwise(ends)]
+        clients: Sequence[Client] = (
+            [(x[a:b], y[a:b]) for a, b in itertools.pairwise(ends)] if "rows" not in file else []
+        )
+        if "rows" in file:
+            clients = ByIndex(x, y, torch.from_numpy(file["rows"]), ends)
         dropout = bool(file["dropout"]) if "dropout" in file else True
+        training = {key: int(file[key]) for key in ("epochs", "batch", "cohort") if key in file}
         return Task(
-            clients, unnumbered(file), str(file["model"]), float(file["lr"]), str(file["rule"]), int(file["f"]), dropout
+            clients,
+            unnumbered(file),
+            str(file["model"]),
+            float(file["lr"]),
+            str(file["rule"]),
+            int(file["f"]),
+            dropout,
+            **training,
         )
 
 
@@ -109,7 +168,7 @@ def numbered(parameters: Iterable[Any]) -> dict[str, Any]:
 
 
 def unnumbered(file: Any) -> list[Tensor]:
-    return [torch.from_numpy(file[f"p{i}"]) for i in range(sum(key[1:].isdigit() for key in file))]
+    return [torch.from_numpy(file[f"p{i}"]) for i in range(sum(key[0] == "p" and key[1:].isdigit() for key in file))]
 
 
 # ---- the driver's side
@@ -130,30 +189,35 @@ class Driver(Protocol):
         """The server's parameters now."""
 
 
-class Whole(Dataset[tuple[Tensor, Tensor]]):
-    """A client's samples as one item."""
+class Items(Dataset[Client]):
+    """A client's batches, each as one item."""
 
-    def __init__(self, client: tuple[Tensor, Tensor]) -> None:
-        self.client = client
+    def __init__(self, batches: list[Client]) -> None:
+        self.batches = batches
 
     def __len__(self) -> int:
-        return 1
+        return len(self.batches)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.client
+    def __getitem__(self, index: int) -> Client:
+        return self.batches[index]
 
 
-def whole(client: tuple[Tensor, Tensor], sampler: Iterable[int] | None = None) -> DataLoader[tuple[Tensor, Tensor]]:
+def loader(batches: list[Client], sampler: Iterable[int] | None = None) -> DataLoader[Client]:
     """For frameworks that insist on a DataLoader, the cheapest one: no collation and no copy."""
-    return DataLoader(Whole(client), batch_size=None, sampler=sampler)
+    return DataLoader(Items(batches), batch_size=None, sampler=sampler)
+
+
+def clock() -> float:
+    """Seconds: of the wall or, where CLOCK=cpu asks for it, of this process's own computing (for a shared machine)."""
+    return time.process_time() if os.environ.get("CLOCK") == "cpu" else time.perf_counter()
 
 
 def timed(one: Callable[[], object], count: int) -> list[float]:
     """The seconds of each of `count` calls."""
-    stamps = [time.perf_counter()]
+    stamps = [clock()]
     for _ in range(count):
         one()
-        stamps.append(time.perf_counter())
+        stamps.append(clock())
     return intervals(stamps)
 
 
@@ -193,11 +257,14 @@ def age() -> float:
 def serve(start: Callable[[Task, int, str], Driver]) -> None:
     """Be a driver: answer commands until `quit` or the end of input. `start` gets task, threads and the task's path.
 
+    (Our own driver gets the name of a method in place of the path.)
+
     The framework is imported by `start`, after file descriptor 1 has been turned into stderr.
     """
     arguments = argparse.ArgumentParser()
     arguments.add_argument("task")
     arguments.add_argument("--threads", type=int, default=1)
+    arguments.add_argument("--method", default="", help="of our own driver")
     given = arguments.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -208,7 +275,8 @@ def serve(start: Callable[[Task, int, str], Driver]) -> None:
     try:
         torch.set_num_threads(given.threads)
         task = load_task(given.task)
-        driver: Driver | None = start(task, given.threads, given.task)
+        third = given.method or given.task
+        driver: Driver | None = start(task, given.threads, third)
         fresh = True
         assert driver is not None
         answer(ready=True, version=driver.version, start_seconds=age())
@@ -220,14 +288,16 @@ def serve(start: Callable[[Task, int, str], Driver]) -> None:
                 if not fresh:
                     driver = None  # its memory first
                     gc.collect()
-                    driver = start(task, given.threads, given.task)
+                    driver = start(task, given.threads, third)
                 driver.step()
                 fresh = False
                 np.savez(rest, **numbered(p.detach() for p in driver.parameters()))
-                answer(ok=True)
+                answer(ok=True, clients=getattr(driver, "took_part", None))
             elif command == "time":
                 fresh = False
                 answer(seconds=driver.rounds(int(rest)), **getattr(driver, "extra", {}))
+            elif command == "memory":
+                answer(peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
             else:
                 raise ValueError(f"no command {command!r}")
     except Exception as error:
@@ -242,14 +312,17 @@ class Peer:
     """A driver in a child process; use it as a context manager."""
 
     def __init__(self, name: str, task: str | Path, threads: int = 1, timeout: float = 600) -> None:
+        """`ours:METHOD` is our own simulator, driven in the same way by the python that runs this."""
+        name, _, method = name.partition(":")
         python, driver = HERE / ".venvs" / name / "bin" / "python", HERE / f"{name}_driver.py"
+        python = Path(sys.executable) if name == "ours" else python
         if not python.exists():
             raise RuntimeError(f"{name}: no virtual environment; run benchmarks/peers/make_venvs.sh {name}")
         self.name, self.timeout = name, timeout
         self.lines: queue.Queue[str | None] = queue.Queue()
         self.stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         self.child = subprocess.Popen(
-            [python, driver, task, "--threads", str(threads)],
+            [python, driver, task, "--threads", str(threads), "--method", method],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.stderr,
@@ -264,9 +337,17 @@ class Peer:
             raise
         self.version, self.start_seconds = str(ready["version"]), float(ready["start_seconds"])
 
-    def update(self, path: str | Path) -> None:
-        """One round from the initial parameters; the new parameters are written to path (npz)."""
-        self._ask(f"update {path}")
+    def update(self, path: str | Path) -> list[Any] | None:
+        """One round from the initial parameters; the new ones are written to path (npz), and the clients returned.
+
+        None means all of them; our own driver gives each with the rows of its steps, since it shuffles.
+        """
+        clients: list[Any] | None = self._ask(f"update {path}")["clients"]
+        return clients
+
+    def memory(self) -> int:
+        """The driver's peak resident memory so far, in bytes."""
+        return int(self._ask("memory")["peak"])
 
     def time(self, count: int) -> list[float]:
         """Seconds of each of `count` further rounds."""

@@ -32,6 +32,18 @@ def generator(seed: int, *names: object) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *names))
 
 
+def are_few(n: int, count: int) -> bool:
+    """Whether ``drawn`` takes so few of so many that NumPy does it without going over all of them."""
+    return n > 10_000 and count < n // 50
+
+
+def drawn(random: np.random.Generator, n: int, count: int) -> NDArray[np.int64]:
+    """``count`` different ones of 0 … n−1, in order."""
+    if are_few(n, count):
+        return np.sort(random.choice(n, count, replace=False, shuffle=False))
+    return np.sort(random.permutation(n)[:count])
+
+
 @contextmanager
 def global_stream(seed: int, *names: object) -> Iterator[None]:
     """Code that only knows torch's global CPU generator (``nn.Module`` constructors) draws from this stream."""

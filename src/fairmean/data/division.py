@@ -124,6 +124,7 @@ def dataset_of(
         client_names=owned.names if owned else None,
         class_names=target.names,
         table=table,
+        table_rows=(np.flatnonzero(train), np.flatnonzero(test)),
     )
 
 

@@ -30,7 +30,8 @@ class Federation:
     inputs are no tokens. ``rows`` and ``test_rows`` are the samples' places in the data set. ``trust_x``, ``trust_y``:
     clean test samples that the server owns, in no client's test data. ``held_out_x`` and what goes with it are training
     samples on which the clients are evaluated while they train, where some were held out. ``split`` tells how the
-    samples were divided.
+    samples were divided. ``places``: where clients share samples, x holds each of them once, and row r of the clients
+    has the input ``x[places[r]]``; else row r has ``x[r]``.
     """
 
     x: Tensor
@@ -59,6 +60,7 @@ class Federation:
     held_out_y: Tensor | None = None
     held_out_rows: Index | None = None
     held_out_offsets: Index | None = None
+    places: Tensor | None = None
 
     @property
     def clients(self) -> int:
@@ -80,6 +82,10 @@ class Federation:
         """Shape of one input."""
         return tuple(self.x.shape[1:])
 
+    def inputs(self, rows: Tensor) -> Tensor:
+        """The inputs of these rows of the clients."""
+        return self.x[rows if self.places is None else self.places[rows].long()]
+
     def on_validation(self) -> Federation | None:
         """The same with the samples that were held out from training in the place of the test samples."""
         if self.held_out_x is None:
@@ -93,6 +99,20 @@ class Federation:
             test_own_y=self.held_out_y,
             test_offsets=self.held_out_offsets,
             test_dynamic=None,
+        )
+
+    def tests_of(self, clients: Index) -> Federation:
+        """The same with the test samples of these clients alone, in their order, as ``test_offsets`` then says."""
+        starts, counts = self.test_offsets[clients], np.diff(self.test_offsets)[clients]
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        rows = torch.from_numpy(np.arange(ends[-1]) + np.repeat(starts - ends[:-1], counts)).to(self.test_x.device)
+        return replace(
+            self,
+            test_x=self.test_x[rows],
+            test_y=self.test_y[rows],
+            test_own_y=self.test_own_y[rows],
+            test_dynamic=None if self.test_dynamic is None else self.test_dynamic[rows],
+            test_offsets=ends,
         )
 
     def class_counts(self, labels: Tensor) -> Index:

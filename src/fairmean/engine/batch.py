@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -111,6 +112,7 @@ class Feeder:
     """Batches of a federation, step after step; ``keyed``: whether dropout needs a key every step.
 
     ``borders``: rank r has clients ``borders[r]`` … ``borders[r+1] − 1``, and the federation the inputs of this one's.
+    ``epochs``: a round is so many whole epochs of every client; 0: steps are not counted in epochs.
     """
 
     def __init__(
@@ -121,38 +123,57 @@ class Feeder:
         keyed: bool = True,
         borders: Index | None = None,
         rank: int = 0,
+        epochs: int = 0,
     ) -> None:
         self.federation, self.seed, self.keyed = federation, seed, keyed
-        self.batches = Batches.shared(federation.offsets, batch, seed)
+        self.batches = Batches.shared(federation.offsets, batch, seed, epochs)
         self._borders = np.array([0, federation.clients]) if borders is None else borders
         self._rank = rank
-        first, last = federation.offsets[self._borders[rank : rank + 2]].tolist()
-        self._own = slice(first, last)
-        self._rows = torch.arange(first, last, device=federation.x.device)
+        self._own = slice(*federation.offsets[self._borders[rank : rank + 2]].tolist())
         self._whole: Batch | None = None
         self._all: dict[str, Any] | None = None
 
     def __call__(self, step: int, clients: Index) -> Batch:
         """The batch of these clients in global step ``step``."""
-        key = derive(self.seed, "dropout", step) & 0xFFFFFFFF if self.keyed else 0
+        key = self.key(step)
         everything = self.batches.full and len(clients) == self.federation.clients
         if everything and self._whole is not None:
             return replace(self._whole, key=key) if self.keyed else self._whole
-        frame = self._frame(clients)
+        frame = self.frame(clients)
         if everything:
-            own = self._own
-            rows, x, y = self._rows, self.federation.x[: own.stop - own.start], self.federation.y[own]
-            dynamic = None if self.federation.dynamic is None else self.federation.dynamic[own]
-        else:
-            rows = torch.from_numpy(self.batches.rows(step, frame["clients"])).to(self.federation.x.device)
-            x, y = self.federation.x[rows - self._own.start if self._own.start else rows], self.federation.y[rows]
-            dynamic = None if self.federation.dynamic is None else self.federation.dynamic[rows]
-        batch = Batch(x=x, y=y, rows=rows, dynamic=dynamic, key=key, **frame)
-        if everything:
-            self._whole = batch
-        return batch
+            own, fed = self._own, self.federation
+            rows = torch.arange(own.start, own.stop, device=fed.x.device)
+            x = fed.x[: own.stop - own.start] if fed.places is None else fed.inputs(rows)
+            dynamic = None if fed.dynamic is None else fed.dynamic[own]
+            self._whole = Batch(x=x, y=fed.y[own], rows=rows, dynamic=dynamic, key=key, **frame)
+            return self._whole
+        return Batch(**self.samples(self.batches.rows(step, frame["clients"])), key=key, **self.at(step, frame))
 
-    def _frame(self, everyone: Index) -> dict[str, Any]:
+    def key(self, step: int) -> int:
+        """Of the dropout masks in a step."""
+        return derive(self.seed, "dropout", step) & 0xFFFFFFFF if self.keyed else 0
+
+    def samples(self, chosen: Index) -> dict[str, Any]:
+        """Inputs, labels and marks of these rows of this rank's clients."""
+        fed = self.federation
+        rows = torch.from_numpy(chosen).to(fed.x.device)
+        shifted = self._own.start and fed.places is None  # this rank has the inputs of its own clients alone
+        return {
+            "x": fed.inputs(rows - self._own.start if shifted else rows),
+            "y": fed.y[rows],
+            "rows": rows,
+            "dynamic": None if fed.dynamic is None else fed.dynamic[rows],
+        }
+
+    def at(self, step: int, frame: dict[str, Any]) -> dict[str, Any]:
+        """The frame with the numbers of rows that clients use in this step."""
+        if not self.batches.epochs:
+            return frame
+        lengths = self.batches.counts(step, frame["clients"])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return frame | {"offsets": offsets, "lengths": torch.from_numpy(lengths).to(self.federation.x.device)}
+
+    def frame(self, everyone: Index) -> dict[str, Any]:
         """What a batch has that its samples do not decide: made once while all clients take part."""
         whole = len(everyone) == self.federation.clients
         if whole and self._all is not None:
@@ -165,7 +186,7 @@ class Feeder:
             "clients": clients,
             "offsets": np.concatenate([[0], np.cumsum(lengths)]),
             "lengths": torch.from_numpy(lengths).to(device),
-            "sizes": torch.from_numpy(self.federation.sizes[everyone]).to(device, torch.float64),
+            "sizes": torch.from_numpy(self.batches.sizes[everyone]).to(device, torch.float64),
             "ids": torch.from_numpy(everyone).to(device),
             "bounds": bounds,
             "mine": mine,
@@ -173,3 +194,69 @@ class Feeder:
         if whole:
             self._all = frame
         return frame
+
+
+class LocalBatches(Sequence[Batch]):
+    """The local steps of a round, ``first`` … ``first + count − 1``; their samples are fetched when they are asked for.
+
+    A client that has done all its steps has no rows in the later ones.
+    """
+
+    def __init__(self, feed: Feeder, first: int, count: int, everyone: Index) -> None:
+        self._feed, self._first, self._everyone = feed, first, everyone
+        self.frame = feed.frame(everyone)
+        clients = self.frame["clients"]
+        own = feed.batches.steps(clients) if feed.batches.epochs else np.full(len(clients), count)
+        self.counts: Index = own
+        self.sizes: Index = feed.batches.sizes[clients]
+        self._count = int(own.max(initial=1))
+        self._known: tuple[int, Batch] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, step: int) -> Batch: ...
+    @overload
+    def __getitem__(self, step: slice) -> Sequence[Batch]: ...
+    def __getitem__(self, step: int | slice) -> Batch | Sequence[Batch]:
+        """One step of all clients; the last one that was asked for is kept."""
+        if isinstance(step, slice):
+            return [self[j] for j in range(*step.indices(len(self)))]
+        if not 0 <= step < len(self):
+            raise IndexError(step)
+        if self._known is None or self._known[0] != step:
+            self._known = step, self._feed(self._first + step, self._everyone)
+        return self._known[1]
+
+    @cached_property
+    def rows(self) -> list[list[Index]]:
+        """For every step, the rows that each client of this rank uses in it."""
+        clients, result = self.frame["clients"], []
+        for j in range(len(self)):
+            step = self._first + j
+            ends = np.cumsum(self._feed.batches.counts(step, clients))
+            result.append(np.split(self._feed.batches.rows(step, clients), ends[:-1]))
+        return result
+
+    def key(self, step: int) -> int:
+        """Of the dropout masks in a step."""
+        return self._feed.key(self._first + step)
+
+    def samples(self, rows: Index) -> dict[str, Any]:
+        """Inputs (x), labels (y), places (rows) and marks (dynamic) of some rows."""
+        return self._feed.samples(rows)
+
+    def of_client(self, k: int, step: int) -> Batch:
+        """One step of the k-th client alone."""
+        rows, clients, at = self.rows[step][k], self.frame["clients"], self.frame["mine"].start + k
+        return Batch(
+            clients=clients[k : k + 1],
+            offsets=np.array([0, len(rows)]),
+            lengths=torch.full((1,), len(rows), device=self._feed.federation.x.device),
+            sizes=self.frame["sizes"][at : at + 1],
+            ids=self.frame["ids"][at : at + 1],
+            bounds=self.frame["bounds"],
+            key=self.key(step),
+            **self.samples(rows),
+        )

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fairmean.data.federation import Federation
+from fairmean.data.federation import Federation, Index
 from fairmean.engine.net import Net
 from fairmean.engine.scoring import Figures, details, figures, furthest, scores
 
 
 class Evaluator:
-    """The task's figure of every client, such as its test accuracy in percent; NaN for a client without test data."""
+    """The task's figure of every client, such as its test accuracy in percent; NaN for a client without test data.
 
-    def __init__(self, federation: Federation, net: Net, chunk: int) -> None:
+    ``chosen``: ids of the clients that are evaluated, and the others' figures are NaN; None: all are.
+    """
+
+    def __init__(self, federation: Federation, net: Net, chunk: int, chosen: Index | None = None) -> None:
+        self._clients, self._chosen = federation.clients, chosen
+        federation = federation if chosen is None else federation.tests_of(chosen)
         self._federation, self._net, self._chunk = federation, net, chunk
         self._x = federation.test_x
         self._rows = torch.arange(len(self._x), device=self._x.device)
@@ -35,7 +41,7 @@ class Evaluator:
         passes = [outputs for _, outputs in self._passes()]
         if not passes:
             return {}
-        return details(
+        found = details(
             federation.task,
             torch.cat(passes),
             federation.test_y,
@@ -43,6 +49,7 @@ class Evaluator:
             federation.classes,
             federation.target_spread,
         )
+        return {name: self._of_all(values) for name, values in found.items()}
 
     def _passes(self) -> Iterator[tuple[slice, Tensor]]:
         """The model's outputs for the test samples, some at a time."""
@@ -58,4 +65,12 @@ class Evaluator:
     def _figures(self, parts: list[Tensor]) -> Figures:
         federation = self._federation
         values = torch.cat(parts).cpu().numpy() if parts else torch.zeros(0, dtype=torch.float64).numpy()
-        return figures(federation.task, values, federation.test_offsets, federation.target_spread)
+        return self._of_all(figures(federation.task, values, federation.test_offsets, federation.target_spread))
+
+    def _of_all(self, values: Figures) -> Figures:
+        """Figures of all clients, from those of the clients that were evaluated."""
+        if self._chosen is None:
+            return values
+        every = np.full(self._clients, np.nan)
+        every[self._chosen] = values
+        return every

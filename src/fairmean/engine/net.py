@@ -58,6 +58,7 @@ class Net:
         for parameter, view in zip(parameters, self.views(self.flat), strict=True):
             view.copy_(parameter.data)
         self.move(self.flat)
+        self._scratch: dict[str, Tensor] = {}
         self._names = [name for name, _ in model.named_parameters()]
         self._leaves: list[Tensor] | None = None
         self.trained = [parameter.requires_grad for parameter in parameters]
@@ -71,6 +72,13 @@ class Net:
         self.flat = flat
         for parameter, view in zip(self._parameters, self.views(flat), strict=True):
             parameter.data = view
+
+    def scratch(self, purpose: str, n: int) -> Tensor:
+        """Room for n vectors like ``flat``, kept from one use for this purpose to the next."""
+        known = self._scratch.get(purpose)
+        if known is None or len(known) < n:
+            known = self._scratch[purpose] = self.flat.new_empty(n, len(self.flat))
+        return known[:n]
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """A flat vector as tensors shaped like the parameters."""

@@ -78,6 +78,11 @@ def aggregate(
     >>> direction, weights, state = aggregate("centered-clipping", gradients, torch.ones(2), state=state)
     """
     server = Server(method)
+    if server.method.needs_samples or server.method.aggregator.reads:
+        raise UserError(
+            f"{server.method.name}: its clients measure their samples, so gradients and losses are not enough; use "
+            "fairmean.Server with fairmean.gathered(…, means=…, context=…)"
+        )
     if not (state is None or isinstance(state, dict)):
         raise UserError(f"state = {state!r}: pass {{}} in the first round, and then what came back")
     n = _check_tensors(server.method, gradients, losses, sizes, entropies)

@@ -156,11 +156,12 @@ class Server:
         senders = self._senders(report.scales)
         if senders is not None and len(senders) == 0:  # nobody sends, so there is no step
             return Weighed(torch.zeros_like(losses), None, state.rule, broadcast, losses, report.memory)
-        known = Known(losses, report.scales, context.sizes, context.clients, senders)
+        read = method.read(means)
+        known = Known(losses, report.scales, context.sizes, context.clients, senders, read)
         if senders is not None:
-            known = Known(
-                losses[senders], report.scales[senders], context.sizes[senders], context.clients[senders], senders
-            )
+            read = {name: values[senders] for name, values in read.items()}
+            sizes, clients = context.sizes[senders], context.clients[senders]
+            known = Known(losses[senders], report.scales[senders], sizes, clients, senders, read)
             method.check(len(senders), cohort.access)
         c: Tensor | None
         direction: Direction | None
@@ -177,7 +178,10 @@ class Server:
     def _of_sums(self, cohort: Cohort, state: ServerState, lr: float) -> Weighed:
         """The answer of a rule that sees sums alone: its weights do not depend on what clients say."""
         method, context = self.method, cohort.context
-        weights, rule = method.decide(Round(sizes=context.sizes, clients=context.clients, lr=lr), state.rule)
+        if context.weights is None:
+            weights, rule = method.decide(Round(sizes=context.sizes, clients=context.clients, lr=lr), state.rule)
+        else:
+            weights, rule = context.weights, state.rule
         sums = cohort.sums(weights, method.report)
         factor = method.normaliser(weights, sums.scaled)
         c, direction = sums.scaled, sums.direction
@@ -198,7 +202,7 @@ class Server:
         """λ of a rule that sees no more than losses."""
         round = Round(sizes=known.sizes, clients=known.clients, lr=lr)
         if self.method.aggregator.rung >= Rung.LOSSES:
-            round.losses = known.losses
+            round.losses, round.means = known.losses, known.means
         return self.method.decide(round, state)
 
     def _from_messages(
@@ -252,6 +256,7 @@ class Server:
             clients=known.clients,
             lr=lr,
             losses=known.losses,
+            means=known.means,
             times=products.times,
         )
         access, rung = cohort.access, self.method.rung
@@ -292,6 +297,7 @@ class Known(NamedTuple):
     sizes: Tensor
     clients: Tensor
     senders: Tensor | None
+    means: State
 
 
 def _messages(cohort: Cohort, rows: Tensor, scales: Tensor, method: Method) -> Products:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -15,28 +16,31 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fairmean.data.federation import Federation
-from fairmean.engine.batch import Batch, Feeder
+from fairmean.engine.batch import Batch, Feeder, LocalBatches
 from fairmean.engine.cohort import Cohort, Gathered
 from fairmean.engine.descent import descend, held
 from fairmean.engine.evaluation import Evaluator
 from fairmean.engine.layers.hooks import Capture
+from fairmean.engine.local_step import LocalStep
 from fairmean.engine.net import Net
+from fairmean.engine.participation import Presence, participation
 from fairmean.engine.paths.all_ranks import AllRanks, Nobody
 from fairmean.engine.paths.in_parts import InParts, fits
 from fairmean.engine.paths.local_steps import LocalSteps
 from fairmean.engine.paths.one_pass import OnePass
 from fairmean.engine.paths.per_client import PerClient
 from fairmean.engine.paths.reference import reference_cohort
+from fairmean.engine.paths.stacked_steps import StackedSteps
 from fairmean.engine.precision import Precision
 from fairmean.engine.ranks import ALONE, World, borders
 from fairmean.engine.server import Server, ServerState, Update
 from fairmean.engine.server_probe import Reach, losses_now
 from fairmean.errors import UserError
-from fairmean.randomness import generator
+from fairmean.randomness import drawn, generator
 from fairmean.rules.context import Context, Means
 from fairmean.rules.method import Method
 from fairmean.rules.optimisers import Optimiser
-from fairmean.rules.round import Rung, State
+from fairmean.rules.round import Round, Rung, State
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ class Training:
     """How clients train, and how long steps are.
 
     ``batch`` 0 is the full local gradient. ``server_lr`` None: the server's step is lr, too. ``local_lr`` None: that of
-    a client's several local steps is lr, in the round's schedule.
+    a client's several local steps is lr, in the round's schedule. ``local_epochs`` > 0: a client goes over all its
+    samples so often before it sends, in the place of ``local_steps``. ``client_momentum``, ``weight_decay`` and
+    ``proximal`` are those of a client's local steps.
     """
 
     lr: float = 0.1
@@ -56,6 +62,11 @@ class Training:
     local_lr: float | None = None
     participation: float = 1.0
     server_lr: float | None = None
+    local_epochs: int = 0
+    client_momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    presence: Presence = Presence()  # noqa: RUF009 - it cannot change
 
     def step_size(self, t: int) -> float:
         """The server's: lr·decay^t, or lr·(1 + cos(πt/T))/2."""
@@ -64,6 +75,15 @@ class Training:
     def local_step_size(self, t: int) -> float:
         """A client's, where it takes several steps."""
         return self.local_lr or self._scheduled(self.lr, t)
+
+    def local_step(self, t: int) -> LocalStep:
+        """How a client moves in round t."""
+        return LocalStep(self.local_step_size(t), self.client_momentum, self.weight_decay, self.proximal)
+
+    @property
+    def one_gradient(self) -> bool:
+        """Whether a client sends one gradient, at the model that the server sent."""
+        return self.local_steps == 1 and self.local_epochs == 0 and self.weight_decay == 0
 
     def _scheduled(self, lr: float, t: int) -> float:
         if self.schedule == "cosine":
@@ -109,6 +129,7 @@ class Simulator:
     """A federation in training. ``step(t)`` is round t; a round depends on (w, state, t) and the seed alone.
 
     In a ``world`` of several ranks each computes on its own clients, and has only their inputs in memory.
+    ``evaluated``: the model is evaluated at so many clients, drawn once, and the others' figures are NaN; None: at all.
     """
 
     def __init__(
@@ -128,6 +149,7 @@ class Simulator:
         room: float | None = None,
         world: World = ALONE,
         optimiser: Optimiser | None = None,
+        evaluated: int | None = None,
     ) -> None:
         if world.size > 1 and engine == "reference":
             raise UserError("train.engine = 'reference': is for one process; use train.engine=fast with several ranks")
@@ -146,22 +168,36 @@ class Simulator:
         x, test_x = self.net.layout(self.federation.x), self.net.layout(self.federation.test_x)
         self.federation = replace(self.federation, x=x, test_x=test_x)
         self.feed = Feeder(
-            self.federation, training.batch, seed, keyed=self.net.random, borders=self._borders, rank=world.rank
+            self.federation,
+            training.batch,
+            seed,
+            keyed=self.net.random,
+            borders=self._borders,
+            rank=world.rank,
+            epochs=training.local_epochs,
         )
+        self._local_steps = self.feed.batches.per_round or training.local_steps
         self._everyone = np.arange(federation.clients)
         auto = self.net.chunk_rows(self.federation.x)
         self.chunk, self.row_bytes = chunk or auto.rows, auto.bytes_per_row
         self.keep = max(self.chunk, int(memory * 2**30 / auto.bytes_per_row))
         self.reach = Reach(self.net, self.federation, self.chunk, method, world)
         self.access = self.reach.access()
-        method.check(len(self.participants(0)), self.access)
+        self.present = participation(training.presence, training.participation, federation.sizes, seed)
+        method.check(self.present.most, self.access)
+        self._inverse = self._inverse_weights()
         self.bounded = self._bound(room)
         self.monitor: Observer | None = None
-        self._test = Evaluator(_tests(self.federation, self._borders, world), self.net, self.chunk)
+        n, random = federation.clients, generator(seed, "evaluated clients")
+        chosen = drawn(random, n, min(n, evaluated)) if evaluated else None
+        self.evaluates_all = chosen is None
+        self._test = Evaluator(_tests(self.federation, self._borders, world), self.net, self.chunk, chosen)
         held_out = self.federation.on_validation()
+        if chosen is not None and world.size > 1:
+            raise UserError("run.eval_clients: evaluates some clients in one process; run it without torchrun")
         if held_out is not None and world.size > 1:
             raise UserError("data.validation: samples are held out in one process; run it without torchrun")
-        self._validate = None if held_out is None else Evaluator(held_out, self.net, self.chunk)
+        self._validate = None if held_out is None else Evaluator(held_out, self.net, self.chunk, chosen)
 
     @property
     def w(self) -> Tensor:
@@ -169,30 +205,70 @@ class Simulator:
         return self.net.flat
 
     def participants(self, t: int) -> NDArray[np.int64]:
-        """The clients of round t, in order of id."""
-        n = self.federation.clients
-        count = max(1, round(self.training.participation * n))
-        if count == n:
-            return self._everyone
-        return np.sort(generator(self.seed, "participation", t).permutation(n)[:count])
+        """The clients of round t, in order of id; nobody, where fewer are there than the method can work with."""
+
+        def losses(candidates: NDArray[np.int64]) -> NDArray[np.float64]:
+            return self._losses_of(t, candidates).cpu().numpy()
+
+        clients = self.present(t, losses)
+        return clients if len(clients) >= self.fewest else clients[:0]
+
+    @cached_property
+    def fewest(self) -> int:
+        """The smallest number of clients that the method can work with, where fewer than usual may be there."""
+        for n in range(1, self.present.most if self.present.varies else 1):
+            with contextlib.suppress(UserError):
+                self.method.check(n, self.access)
+                return n
+        return self.present.most if self.present.varies else 1
+
+    def idle_rounds(self, rounds: int) -> int:
+        """In how many of the first rounds too few clients were there, so that there was no step."""
+        return self.present.idle(rounds, self.fewest)
+
+    def _inverse_weights(self) -> Tensor | None:
+        """λ_i/π_i of every client, where λ are the weights with all clients and π the probabilities of taking part.
+
+        So E Σ λ_i/π_i s_i g_i, over who takes part, is the direction with all clients (Horvitz and Thompson 1952).
+        """
+        if not self.training.presence.unbiased:
+            return None
+        method, name = self.method, self.training.presence.name
+        if self.present.inclusion is None:
+            raise UserError(
+                f"train.unbiased = true: who takes part by train.presence = '{name}' depends on losses, so that no "
+                "probabilities are known; leave train.unbiased out"
+            )
+        ratio = method.scale.normalised or method.may_be_out or method.aggregator.remembers
+        if method.rung > Rung.SUM or ratio:
+            raise UserError(
+                f"train.unbiased = true: is for methods whose direction is a plain sum over clients, such as mean, "
+                f"fedavg, fairmean and qffl, and {method.name} is not; leave train.unbiased out"
+            )
+        sizes = torch.from_numpy(self.federation.sizes).double()
+        weights, _ = method.decide(Round(sizes=sizes, clients=torch.arange(len(sizes)), lr=self.training.lr), {})
+        return (weights / torch.from_numpy(self.present.inclusion)).to(self.w.device)
 
     def step(self, t: int) -> Step:
         """Round t: clients compute, the server aggregates, w ← w − lr·d."""
         clients, lr = self.participants(t), self.training.step_size(t)
-        k = self.training.local_steps
-        steps = [self.feed(t * k + j, clients) for j in range(k)]
-        context = self.context(t, steps[0])
-        self.reach.batch, self.reach.context = steps[0], context
+        if not len(clients):
+            nothing = torch.empty(0, dtype=torch.float64)
+            return Step(clients, nothing, nothing if self.method.aggregator.linear else None)
+        steps = LocalBatches(self.feed, t * self._local_steps, self._local_steps, clients)
+        first = steps[0]
+        context = self.context(t, first)
+        self.reach.batch, self.reach.context = first, context
         measured = None
         if self.monitor is not None:
-            update, measured = self._watched(t, steps[0], context, lr)
+            update, measured = self._watched(t, first, context, lr)
         else:
-            update = self.server.update(self._cohort(t, steps, context), self.state, lr)
+            update = self.server.update(self._cohort(t, steps, first, context), self.state, lr)
         if self.method.rung > Rung.LOSSES and isinstance(update.direction, Tensor):
             self.world.lead(update.direction)  # machines of another kind may round differently
         descend(self.net.flat, held(self.net, update.direction), lr)
         self.state = update.state
-        self.remember(steps[0].ids, update.memory)
+        self.remember(first.ids, update.memory)
         return Step(clients, update.losses, update.weights, measured)
 
     def context(self, t: int, batch: Batch) -> Context:
@@ -201,12 +277,18 @@ class Simulator:
         memory = self.memory
         if memory and len(batch.ids) < self.federation.clients:
             memory = {key: value[batch.ids] for key, value in memory.items()}
-        return Context(self._t, self.training.rounds, batch.ids, batch.sizes, memory, self.state.broadcast)
+        weights = None if self._inverse is None else self._inverse[batch.ids]
+        known = (batch.ids, batch.sizes, memory, self.state.broadcast)
+        return Context(self._t, self.training.rounds, *known, weights=weights)
 
     def remember(self, clients: Tensor, memory: State) -> None:
         """Keep what these clients remember from now on, in place."""
         for key, value in memory.items():
             self.memory[key].index_copy_(0, clients, value)
+
+    def shown(self) -> State:
+        """What every client can tell about itself now, by name, for the record."""
+        return {key: value.clone() for key, value in self.method.shown(self.memory, self.state.broadcast).items()}
 
     def snapshot(self) -> dict[str, Any]:
         """What a run needs to go on from here, as tensors of its own: the model and every memory."""
@@ -236,7 +318,7 @@ class Simulator:
         reasons = []
         if self.training.batch:
             reasons.append(f"train.batch = {self.training.batch}")
-        if len(self.participants(0)) < self.federation.clients:
+        if self.present.partial:
             reasons.append(f"train.participation = {self.training.participation:g}")
         if self.net.random:
             reasons.append("the model has dropout")
@@ -245,15 +327,22 @@ class Simulator:
     def watch(self, observer: Callable[..., Observer], every: int) -> None:
         """From now on, let an observer of this kind see every round; it does what is costly every so many rounds."""
         training = self.training
-        if training.local_steps > 1:
+        if not training.one_gradient:
+            name = next(
+                n for n in ("local_epochs", "local_steps", "weight_decay") if getattr(training, n) not in (0, 1)
+            )
             raise UserError(
-                f"theory = true: is about one gradient a round, not train.local_steps = {training.local_steps}"
+                f"theory = true: is about one gradient a round, not train.{name} = {getattr(training, name)}"
             )
         if not self.server.optimiser.plain:
             raise UserError("theory = true: is about plain steps along the direction; use server.name=plain")
         if self.world.size > 1 or self.engine == "reference" or self.bounded:
             raise UserError("theory = true: needs one process, train.engine=fast and room for all clients' gradients")
-        need = 3 * len(self.participants(0)) * len(self.w) * self.w.element_size()
+        if training.presence.name != "uniform":
+            raise UserError(
+                f"theory = true: is about clients drawn uniformly, not by train.presence = '{training.presence.name}'"
+            )
+        need = 3 * self.present.most * len(self.w) * self.w.element_size()
         if need > 0.7 * memory(self.w.device):
             raise UserError(f"theory = true: keeps every client's gradient, {need / 2**30:.2g} GiB; use fewer clients")
         self.monitor = observer(self.net, self.federation, self.method, self.chunk, not self.unsteady, every)
@@ -279,26 +368,28 @@ class Simulator:
         update = self.server.update(Gathered(gradients, losses, means, context, self.access), self.state, lr)
         return update, self.monitor.observe(t, batch, gradients, losses, update, lr)
 
-    def _cohort(self, t: int, steps: list[Batch], context: Context) -> Cohort:
+    def _cohort(self, t: int, steps: LocalBatches, batch: Batch, context: Context) -> Cohort:
         """The round's clients, by the cheapest path that gives the rule what it may see."""
-        local_lr, batch = self.training.local_step_size(t), steps[0]
+        local = self.training.local_step(t)
         if self.engine == "reference":
-            return reference_cohort(self.net, steps, self.method, context, local_lr, self.access)
+            return reference_cohort(self.net, steps, self.method, context, local, self.access)
         if self.world.size == 1:
-            return self._own_cohort(steps, context, local_lr)
+            return self._own_cohort(steps, batch, context, local)
         mine = context.only(batch.mine)
         if not len(batch.clients):
             own: Cohort = Nobody(self.w, mine, self.measured)
         else:
-            own = self._own_cohort(steps, mine, local_lr)
-        room = self.gradients if self.method.rung > Rung.LOSSES else None
+            own = self._own_cohort(steps, batch, mine, local)
+        room = self.gradients[: len(batch.ids)] if self.method.rung > Rung.LOSSES else None
         return AllRanks(own, self.world, context, batch.bounds, self.access, room)
 
-    def _own_cohort(self, steps: list[Batch], context: Context, local_lr: float) -> Cohort:
+    def _own_cohort(self, steps: LocalBatches, batch: Batch, context: Context, local: LocalStep) -> Cohort:
         """The clients of this process."""
-        net, batch, method, access = self.net, steps[0], self.method, self.access
-        if len(steps) > 1:
-            return LocalSteps(net, steps, method, context, local_lr, self.chunk, access)
+        net, method, access = self.net, self.method, self.access
+        if len(steps) > 1 or local.decay:
+            out = self.gradients[batch.mine] if method.rung > Rung.LOSSES else None
+            kind = StackedSteps if StackedSteps.takes(net) else LocalSteps
+            return kind(net, steps, method, context, local, self.chunk, access, out)
         if method.rung <= Rung.LOSSES:
             return OnePass(net, batch, method, context, self.chunk, self.keep)
         if self.bounded:
@@ -309,12 +400,12 @@ class Simulator:
         """0, or the bytes that per-client gradients may take where all n×d of them do not fit."""
         if self.method.rung <= Rung.LOSSES:
             return 0
-        n, d = len(self.participants(0)), len(self.w)
+        n, d = self.present.most, len(self.w)
         need, have = n * d * self.w.element_size(), int(0.7 * memory(self.w.device))
         have = min(have, int(room * 2**30)) if room else have
         if need <= have:
             return 0
-        simple = self.world.size == 1 and self.engine == "fast" and self.training.local_steps == 1
+        simple = self.world.size == 1 and self.engine == "fast" and self.training.one_gradient
         if not (simple and fits(self.method)):
             raise UserError(
                 f"{self.method.name} looks at every client's gradient: {n:,} × {d:,} numbers, {need / 2**30:.2g} GiB, "
@@ -325,7 +416,7 @@ class Simulator:
     @cached_property
     def gradients(self) -> Tensor:
         """Room for the n×d gradients, kept for the whole run."""
-        return self.w.new_empty(len(self.participants(0)), len(self.w))
+        return self.w.new_empty(self.present.most, len(self.w))
 
     @cached_property
     def capture(self) -> Capture | None:
@@ -335,7 +426,10 @@ class Simulator:
 
     def losses(self, t: int) -> Tensor:
         """The losses of the clients of round t at the current model, without a step."""
-        batch = self.feed(t * self.training.local_steps, self.participants(t))
+        return self._losses_of(t, self.participants(t))
+
+    def _losses_of(self, t: int, clients: NDArray[np.int64]) -> Tensor:
+        batch = self.feed(t * self._local_steps, clients)
         return losses_now(self.net, batch, self.chunk, self.method, self.context(t, batch), self.world)
 
     def training_losses(self, last: Tensor) -> Tensor:
@@ -413,7 +507,10 @@ def _own(federation: Federation, borders: NDArray[np.int64], world: World) -> Fe
     mine = borders[world.rank : world.rank + 2]
     (a, b), (c, d) = federation.offsets[mine].tolist(), federation.test_offsets[mine].tolist()
     a = min(a, len(federation.x) - 1)
-    return replace(federation, x=federation.x[a : max(b, a + 1)].clone(), test_x=federation.test_x[c:d].clone())
+    test_x = federation.test_x[c:d].clone()
+    if federation.places is not None:  # any client may have any sample
+        return replace(federation, test_x=test_x)
+    return replace(federation, x=federation.x[a : max(b, a + 1)].clone(), test_x=test_x)
 
 
 def _tests(federation: Federation, borders: NDArray[np.int64], world: World) -> Federation:

@@ -36,7 +36,7 @@ class Swing:
         self.on = (
             simulator.world.size == 1
             and not simulator.unsteady
-            and simulator.training.local_steps == 1
+            and simulator.training.one_gradient
             and simulator.server.optimiser.plain
             and method.rung == Rung.SUM
             and method.objective.is_mean_cross_entropy

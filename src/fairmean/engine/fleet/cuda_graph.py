@@ -14,6 +14,7 @@ from fairmean.engine.batch import Batch
 from fairmean.engine.cohort import Gathered, WithProducts
 from fairmean.engine.descent import Direction, descend, held
 from fairmean.engine.fleet.vmapped_rule import vectorises, whole_rounds
+from fairmean.engine.participation import Presence
 from fairmean.engine.paths.one_pass import OnePass
 from fairmean.engine.paths.per_client import client_gradients
 from fairmean.engine.scoring import Figures
@@ -62,7 +63,8 @@ class Graphed:
     def takes(simulator: Simulator) -> bool:
         """Whether every round of this run has the same shapes, and its passes nothing that a graph cannot hold."""
         training, pooled = simulator.training, simulator.method.rung <= Rung.LOSSES
-        same = training.participation == 1 and training.local_steps == 1 and simulator.engine == "fast"
+        everyone = training.participation == 1 and training.presence == Presence()
+        same = everyone and training.one_gradient and simulator.engine == "fast"
         if not same or simulator.bounded:
             return False
         if not pooled:
@@ -218,7 +220,7 @@ class Graphed:
 
 
 def _vectorises(simulator: Simulator) -> bool:
-    n, d, classes = len(simulator.participants(0)), len(simulator.w), simulator.federation.classes
+    n, d, classes = simulator.present.most, len(simulator.w), simulator.federation.classes
     return vectorises(simulator.server, n, d, classes, simulator.access)
 
 

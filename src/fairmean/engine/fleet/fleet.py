@@ -10,9 +10,10 @@ import torch
 from fairmean.engine.fleet.cuda_graph import Graphed
 from fairmean.engine.fleet.mlp_shape import linear_layers
 from fairmean.engine.fleet.stack import Stack
+from fairmean.engine.participation import Presence
 from fairmean.engine.scoring import Figures
 from fairmean.engine.simulator import Simulator, Step
-from fairmean.rules.round import Rung
+from fairmean.rules.round import Rung, State
 
 Accuracy = tuple[Figures, Figures]
 _FEW = 32
@@ -48,11 +49,12 @@ def _host(values: Any) -> Any:
 
 
 class Done(NamedTuple):
-    """Round t of every simulator, and the accuracies before it where they were due."""
+    """Round t of every simulator; where they were due, the accuracies before it and what clients could tell then."""
 
     t: int
     steps: list[Step]
     accuracies: list[Accuracy] | None
+    shown: list[State]
 
 
 class Fleet:
@@ -75,7 +77,7 @@ class Fleet:
         for key, places in groups.items():
             members = [simulators[place] for place in places]
             self.parts.append((_part(members, key, wide), places))
-        self._total = len(simulators)
+        self._simulators, self._total = simulators, len(simulators)
         self._cuda = any(simulator.w.is_cuda for simulator in simulators)
 
     def rounds(self, start: int, stop: int, due: Callable[[int], bool], rest: Callable[[int], bool]) -> Iterator[Done]:
@@ -86,23 +88,24 @@ class Fleet:
         """
         if start >= stop:
             return
-        ahead = [self._begin(part, start, due) for part, _ in self.parts]
+        ahead = [self._begin(part, places, start, due) for part, places in self.parts]
         for t in range(start, stop):
             pause = rest(t) or t + 1 == stop
             steps: list[Any] = [None] * self._total
             accuracies: list[Any] = [None] * self._total
+            shown: list[State] = [{}] * self._total
             for i, (part, places) in enumerate(self.parts):
                 for place, step in zip(places, part.finish(), strict=True):
                     steps[place] = step
-                for place, accuracy in zip(places, ahead[i] or [], strict=False):
-                    accuracies[place] = accuracy
+                for place, (accuracy, told) in zip(places, ahead[i], strict=False):
+                    accuracies[place], shown[place] = accuracy, told
                 if not pause:
-                    ahead[i] = self._begin(part, t + 1, due)
+                    ahead[i] = self._begin(part, places, t + 1, due)
             if pause and self._cuda:
                 torch.cuda.synchronize()
-            yield Done(t, steps, accuracies if due(t) else None)
+            yield Done(t, steps, accuracies if due(t) else None, shown)
             if pause and t + 1 < stop:
-                ahead = [self._begin(part, t + 1, due) for part, _ in self.parts]
+                ahead = [self._begin(part, places, t + 1, due) for part, places in self.parts]
 
     def evaluate(self) -> list[Accuracy]:
         """Accuracies of every simulator, as ``Simulator.evaluate`` gives them."""
@@ -112,17 +115,21 @@ class Fleet:
                 accuracies[place] = accuracy
         return accuracies
 
-    @staticmethod
-    def _begin(part: Part, t: int, due: Callable[[int], bool]) -> list[Accuracy] | None:
-        accuracies = part.evaluate() if due(t) else None
+    def _begin(self, part: Part, places: list[int], t: int, due: Callable[[int], bool]) -> list[tuple[Accuracy, State]]:
+        """Begin round t; where it is due, each run's accuracies before it, and what its clients could tell."""
+        before: list[tuple[Accuracy, State]] = []
+        if due(t):
+            shown = [self._simulators[place].shown() for place in places]
+            before = list(zip(part.evaluate(), shown, strict=True))
         part.launch(t)
-        return accuracies
+        return before
 
 
 def stack_key(simulator: Simulator) -> Any:
     """What simulators must share to be stacked; None: this one cannot be."""
     training = simulator.training
-    plain = training.local_steps == 1 and simulator.engine == "fast" and not simulator.bounded
+    plain = training.one_gradient and simulator.engine == "fast" and not simulator.bounded and simulator.evaluates_all
+    plain &= training.presence == Presence()  # the others go round by round, each for itself
     if not plain or linear_layers(simulator.net.model) is None:
         return None
     shapes = tuple(tuple(p.shape) for p in simulator.net.model.parameters())
@@ -135,7 +142,7 @@ def stack_key(simulator: Simulator) -> Any:
 
 def bytes_needed(simulator: Simulator) -> int:
     """About what a run takes on its device while it advances with others, shared inputs left out."""
-    federation, training, w = simulator.federation, simulator.training, simulator.w
+    federation, w = simulator.federation, simulator.w
     rows = int(simulator.feed.batches.lengths.sum())
     layers = linear_layers(simulator.net.model)
     if layers is not None:
@@ -144,7 +151,7 @@ def bytes_needed(simulator: Simulator) -> int:
         passes = 3 * min(rows, simulator.chunk) * simulator.row_bytes
     matrix = 2 * federation.clients * len(w) * w.element_size() if simulator.method.rung > Rung.LOSSES else 0
     matrix = min(matrix, simulator.bounded) if simulator.bounded else matrix
-    return passes + matrix + 8 * training.local_steps * len(w) * w.element_size()
+    return passes + matrix + 8 * len(w) * w.element_size()
 
 
 def _part(members: list[Simulator], key: Any, wide: dict[int, torch.Tensor]) -> Part:

@@ -407,7 +407,7 @@ class Stack:
         for members in groups:
             first, runs = members[0], slice(start, start + len(members))
             state, memory = stacked(members, self.device)
-            classes, n = first.federation.classes, len(first.participants(0))
+            classes, n = first.federation.classes, first.present.most
             together = vectorises(first.server, n, self.W.shape[1], classes, self._access())
             mapped = objective_vectorises(first.method, classes)
             group = Group(

@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from fairmean.engine.batch import Batch
 from fairmean.engine.cohort import Gathered
+from fairmean.engine.local_step import LocalStep
 from fairmean.engine.net import Net
 from fairmean.rules.context import Context
 from fairmean.rules.method import Method
@@ -23,47 +24,60 @@ from fairmean.rules.round import Access, State
 
 
 def reference_cohort(
-    net: Net, steps: Sequence[Batch], method: Method, context: Context, local_lr: float, access: Access
+    net: Net, steps: Sequence[Batch], method: Method, context: Context, local: LocalStep, access: Access
 ) -> Gathered:
-    """The round's clients, each trained in turn from w; ``steps`` holds one batch per local step."""
+    """The round's clients, each trained in turn from w; ``steps`` holds one batch per local step.
+
+    A client that takes fewer steps than others has no samples in the last ones. A single plain step needs no step: the
+    client sends its gradient.
+    """
     w = net.flat.clone()
-    names = [name for name, _ in net.model.named_parameters()]
+    trained = net.held(torch.ones_like(w))  # 0 where a parameter is frozen
     gradients: list[Tensor] = []
     losses: list[Tensor] = []
     means: list[State] = []
-    for k in range(len(steps[0].clients)):
+    batches = list(steps)
+    for k in range(len(batches[0].clients)):
         own = context.only(slice(k, k + 1))
-        w_k = w.clone()
-        for step, batch in enumerate(steps):
+        w_k, v = w.clone(), torch.zeros_like(w)
+        for step, batch in enumerate(batches):
             rows = batch.part(k, k + 1)
-            parameters = [
-                view.clone().requires_grad_(trained) for view, trained in zip(net.views(w_k), net.trained, strict=True)
-            ]
-            net.mask(batch.rows[rows], batch.key)
-            logits = functional_call(net.model, dict(zip(names, parameters, strict=True)), (batch.x[rows],))
-            y = batch.y[rows]
-            if batch.dynamic is not None:
-                y = torch.where(batch.dynamic[rows], logits.detach().argmin(1), y)
-            here = replace(own, spread=partial(_repeated, len(y)))
-            loss = _client_loss(method, logits, y, here)
-            gradient = torch.zeros_like(w_k)
-            views = [view for view, trained in zip(net.views(gradient), net.trained, strict=True) if trained]
-            leaves = [leaf for leaf in parameters if leaf.requires_grad]
-            for view, part in zip(views, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
-                if part is not None:
-                    view.copy_(part)
+            if rows.start == rows.stop:
+                break
+            gradient, loss, measured = _gradient(net, w_k, batch, rows, method, own)
             if step == 0:
-                measured = method.measure(logits.detach(), y, here)
-                losses.append(loss.detach().double())
+                losses.append(loss.double())
                 means.append({name: values.double().mean(0) for name, values in measured.items()})
-            if len(steps) == 1:
-                gradients.append(gradient)
-            else:
-                w_k = w_k - local_lr * gradient
-        if len(steps) > 1:
-            gradients.append((w - w_k) / local_lr)
+            v = local.momentum * v + gradient + local.decay * w_k + local.proximal * (w_k - w)
+            w_k = w_k - local.lr * trained * v
+        single = len(batches) == 1 and local.plain
+        gradients.append(gradient if single else (w - w_k) / local.lr)
     every = {name: torch.stack([one[name] for one in means]) for name in means[0]}
     return Gathered(torch.stack(gradients), torch.stack(losses), every, context, access)
+
+
+def _gradient(
+    net: Net, w_k: Tensor, batch: Batch, rows: slice, method: Method, own: Context
+) -> tuple[Tensor, Tensor, State]:
+    """One client's gradient at w_k on some rows, its loss there, and what it measures of each row."""
+    names = [name for name, _ in net.model.named_parameters()]
+    parameters = [
+        view.clone().requires_grad_(trained) for view, trained in zip(net.views(w_k), net.trained, strict=True)
+    ]
+    net.mask(batch.rows[rows], batch.key)
+    logits = functional_call(net.model, dict(zip(names, parameters, strict=True)), (batch.x[rows],))
+    y = batch.y[rows]
+    if batch.dynamic is not None:
+        y = torch.where(batch.dynamic[rows], logits.detach().argmin(1), y)
+    here = replace(own, spread=partial(_repeated, len(y)))
+    loss = _client_loss(method, logits, y, here)
+    gradient = torch.zeros_like(w_k)
+    views = [view for view, trained in zip(net.views(gradient), net.trained, strict=True) if trained]
+    leaves = [leaf for leaf in parameters if leaf.requires_grad]
+    for view, part in zip(views, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
+        if part is not None:
+            view.copy_(part)
+    return gradient, loss.detach(), method.measure(logits.detach(), y, here)
 
 
 def _repeated(m: int, value: Tensor) -> Tensor:
