@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fairmean.engine.server import Server, ServerState, Update
     from fairmean.errors import Diverged, UserError
     from fairmean.experiments.advise import advise
+    from fairmean.experiments.audit import Audit, audit
     from fairmean.experiments.events import Checkpointed, Listener, RoundEnded, RunEnded, RunStarted
     from fairmean.experiments.reading import Run, load, runs
     from fairmean.experiments.run import Result, run
@@ -39,6 +40,7 @@ _HOMES = {
     "engine.server": ("Server", "ServerState", "Update"),
     "errors": ("Diverged", "UserError"),
     "experiments.advise": ("advise",),
+    "experiments.audit": ("Audit", "audit"),
     "experiments.events": ("Checkpointed", "Listener", "RoundEnded", "RunEnded", "RunStarted"),
     "experiments.reading": ("Run", "load", "runs"),
     "experiments.run": ("Result", "run"),
@@ -70,6 +72,7 @@ _ROOMS = (
 
 __all__ = [
     "Access",
+    "Audit",
     "Checkpointed",
     "ClientSampler",
     "Comparison",
@@ -104,6 +107,7 @@ __all__ = [
     "__version__",
     "advise",
     "aggregate",
+    "audit",
     "certify",
     "compare",
     "compose",

@@ -17,6 +17,7 @@ from fairmean.data import federation
 from fairmean.data.federation import Federation
 from fairmean.data.scaling import unscaled
 from fairmean.engine import Simulator, Training
+from fairmean.engine.participation import Presence
 from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.ranks import ALONE, World
 from fairmean.engine.simulator import memory
@@ -127,8 +128,13 @@ def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
             batch=train.batch,
             local_steps=train.local_steps,
             local_lr=train.local_lr,
+            local_epochs=train.local_epochs,
+            client_momentum=train.client_momentum,
+            weight_decay=train.weight_decay,
+            proximal=train.proximal,
             participation=train.participation,
             server_lr=config.server.lr,
+            presence=Presence(train.presence, train.spell, train.spread, train.candidates, train.unbiased),
         ),
         seed=config.seed,
         device=train.device,
@@ -137,6 +143,7 @@ def _simulator(config: Config, clients: Federation, world: World) -> Simulator:
         room=train.memory or None,
         world=world,
         optimiser=config.server.build(),
+        evaluated=config.run.eval_clients or None,
     )
 
 

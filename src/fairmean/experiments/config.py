@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # imported where they are needed: a mistake in a key is told 
     from fairmean.rules.method import Method
     from fairmean.rules.optimisers import Optimiser
 
+PRESENCES = ("uniform", "markov", "size", "power-of-choice")
 DTYPES = ("float64", "float32", "tf32", "bfloat16")
 
 
@@ -229,7 +231,12 @@ class ServerConfig:
 class TrainConfig:
     """``batch`` 0: full local gradients. ``local_lr`` None: as lr. ``device`` 'auto': CUDA if there is one.
 
+    ``local_epochs`` > 0: a client goes over all its samples so often before it sends, in the place of ``local_steps``;
+    the last batch of an epoch may be short. ``client_momentum`` β, ``weight_decay`` a and ``proximal`` μ (FedProx) are
+    of local steps: v ← βv + g + a·w_k + μ(w_k − w), w_k ← w_k − lr·v.
     ``dtype``: float64, float32, or float32 whose large products read tf32 or bfloat16 numbers and sum in float32.
+    ``presence``: how the clients of a round are chosen. ``spell`` and ``spread`` are for 'markov', and ``candidates``
+    is for 'power-of-choice'. ``unbiased``: weights are divided by the probability of taking part.
     ``patience``: a run stops after so many evaluations without a better average on the samples held out by
     data.validation (0: never); ``keep`` 'best': its model is then the one with the best average, not the last one.
     ``memory``: GiB that per-client gradients may take; where they do not fit, parts of them are computed at a time (0:
@@ -242,8 +249,17 @@ class TrainConfig:
     schedule: str = "exponential"
     batch: int = 0
     local_steps: int = 1
+    local_epochs: int = 0
     local_lr: float | None = None
+    client_momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
     participation: float = 1.0
+    presence: str = "uniform"
+    spell: float = 10.0
+    spread: float = 0.0
+    candidates: int = 0
+    unbiased: bool = False
     patience: int = 0
     keep: str = "last"
     device: str = "auto"
@@ -259,8 +275,27 @@ class TrainConfig:
                 raise UserError(f"train.{name} = {value}: must be a finite number > 0")
         within("train.lr_decay", self.lr_decay, 0, 1, "the factor per round; 1 keeps the step size")
         within("train.participation", self.participation, 0, 1, "the fraction of clients per round")
+        self._check_presence()
         at_least("train.batch", self.batch, 0, "0 is the full local gradient")
         at_least("train.local_steps", self.local_steps, 1)
+        at_least("train.local_epochs", self.local_epochs, 0, "how often a client goes over its samples; 0: local_steps")
+        if self.local_epochs and self.local_steps > 1:
+            raise UserError(
+                f"train.local_epochs = {self.local_epochs}: train.local_steps = {self.local_steps} says already how "
+                "long clients train; leave out one of them"
+            )
+        at_least("train.weight_decay", self.weight_decay, 0, "0 is none")
+        at_least("train.proximal", self.proximal, 0, "the pull back to the server's model; 0 is none")
+        if not 0 <= self.client_momentum < 1:
+            raise UserError(
+                f"train.client_momentum = {self.client_momentum}: must be at least 0 and below 1 (0 is none)"
+            )
+        if self.local_steps == 1 and self.local_epochs == 0 and (self.client_momentum or self.proximal):
+            name = "client_momentum" if self.client_momentum else "proximal"
+            value = getattr(self, name)
+            raise UserError(
+                f"train.{name} = {value}: does nothing in a client's first step; set train.local_steps or local_epochs"
+            )
         at_least("train.patience", self.patience, 0, "evaluations without improvement before a run stops; 0: never")
         at_least("train.memory", self.memory, 0, "GiB for per-client gradients; 0: most of the machine's")
         choices = {
@@ -268,10 +303,30 @@ class TrainConfig:
             "dtype": DTYPES,
             "engine": ("fast", "reference"),
             "keep": ("last", "best"),
+            "presence": PRESENCES,
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise unknown(f"train.{name}", getattr(self, name), known)
+
+    def _check_presence(self) -> None:
+        at_least("train.spell", self.spell, 1, "the mean number of rounds for which an available client stays so")
+        within("train.spread", self.spread, 0, 0.99, "how far the clients' rates of availability differ; 0: not at all")
+        at_least(
+            "train.candidates", self.candidates, 0, "clients that are asked for their losses; 0: twice those taken"
+        )
+        p = self.participation
+        if self.presence == "markov" and not self.spread and p < 1 and self.spell < (least := p / (1 - p)) - 1e-9:
+            raise UserError(
+                f"train.spell = {self.spell:g}: clients that are there in a share {p:g} of all rounds stay for "
+                f"{least:.4g} rounds at least, as an absence lasts one or more; "
+                f"use train.spell={math.ceil(least - 1e-9)}"
+            )
+        if self.unbiased and self.presence == "power-of-choice":
+            raise UserError(
+                "train.unbiased = true: with train.presence = 'power-of-choice' no probabilities of taking part are "
+                "known; leave train.unbiased out"
+            )
 
 
 def _is_text(value: str) -> bool:
@@ -284,14 +339,16 @@ def _is_text(value: str) -> bool:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Where results go, and how often the clients are evaluated (0: about twenty times)."""
+    """Where results go, how often the clients are evaluated (0: about twenty times), and how many of them (0: all)."""
 
     name: str = "run"
     dir: str = "runs"
     eval_every: int = 0
+    eval_clients: int = 0
 
     def __post_init__(self) -> None:
         at_least("run.eval_every", self.eval_every, 0)
+        at_least("run.eval_clients", self.eval_clients, 0, "clients at which the model is evaluated; 0: all")
         for key, value in (("name", self.name), ("dir", self.dir)):
             if "\0" in value or not _is_text(value):
                 raise UserError(f"run.{key} = {value!r}: holds a character that no file system takes; choose another")
@@ -334,7 +391,7 @@ class Config:
     def hash(self) -> str:
         """Identity of the run: everything but where its results go."""
         tree = {key: value for key, value in self.to_dict().items() if key != "run"}
-        tree["run"] = {"eval_every": self.run.eval_every}
+        tree["run"] = {"eval_every": self.run.eval_every, "eval_clients": self.run.eval_clients}
         if not self.theory:
             del tree["theory"]
         for (section, key), usual in _LATER.items():  # as it was before there were such keys
@@ -343,7 +400,11 @@ class Config:
         if tree["server"] == {"name": "plain"}:  # as it was before there were server optimisers
             del tree["server"]
         from fairmean.experiments.identity import run_hash
+        from fairmean.randomness import are_few
 
+        n = self.partition.clients
+        if are_few(n, round(self.train.participation * n)):  # such draws were others before there was a faster way
+            tree["participants"] = "few of many"
         return run_hash(tree)
 
 
@@ -354,6 +415,16 @@ _LATER: dict[tuple[str, str], tuple[Any, ...]] = {
     ("data", "validation"): (0.0,),
     ("train", "patience"): (0,),
     ("train", "keep"): ("last",),
+    ("train", "local_epochs"): (0,),
+    ("train", "client_momentum"): (0.0,),
+    ("train", "weight_decay"): (0.0,),
+    ("train", "proximal"): (0.0,),
+    ("run", "eval_clients"): (0,),
+    ("train", "presence"): ("uniform",),
+    ("train", "spell"): (10.0,),
+    ("train", "spread"): (0.0,),
+    ("train", "candidates"): (0,),
+    ("train", "unbiased"): (False,),
 }
 _PLAIN = {"seed": "int", "theory": "bool"}
 _SECTIONS = {f.name: f.default_factory for f in dataclasses.fields(Config) if f.name not in _PLAIN}

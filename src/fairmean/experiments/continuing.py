@@ -89,6 +89,8 @@ def depends_on_rounds(config: Config) -> str:
         return "with train.keep = 'best' or train.patience its last state is not kept"
     method = config.method.build()
     for part, kind in ((method.scale, "scale"), (method.objective, "objective")):
+        if getattr(part, "depends_on_rounds", False):
+            return f"{method.name} has a timetable that depends on the number of rounds"
         if not type(part).__module__.startswith("fairmean."):
             return f"the {kind} '{type(part).__name__}' is told the number of rounds, and may depend on it"
     return ""

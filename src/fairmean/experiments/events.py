@@ -86,6 +86,7 @@ class RoundEnded(Event):
     own_accuracy: NDArray[np.float64] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     raw_measured: Tensor | None = None
+    raw_shown: Mapping[str, Values] = field(default_factory=dict)
 
     @cached_property
     def losses(self) -> NDArray[np.float64]:
@@ -96,6 +97,15 @@ class RoundEnded(Event):
     def weights(self) -> NDArray[np.float64] | None:
         """The weight of each gradient in the step, or None."""
         return None if self.raw_weights is None else _plain(self.raw_weights)
+
+    @cached_property
+    def shown(self) -> dict[str, NDArray[np.float64]]:
+        """What every client could tell about itself, by name, as ``excess`` and ``trust``; NaN where it has nothing.
+
+        Only some methods have such values, and only rounds with an evaluation. A server of these methods would not see
+        them unless clients agree to send them.
+        """
+        return {name: _plain(values) for name, values in self.raw_shown.items()}
 
     @cached_property
     def measured(self) -> dict[str, float] | None:

@@ -22,7 +22,7 @@ import shutil
 import tomllib
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -47,11 +47,14 @@ CLIENTS = "clients.csv"
 TABLES = (CLIENTS, THEORY)
 
 
-def header(table: str, metric: str = ACCURACY.name) -> str:
-    """The first line of a table; ``metric`` is the figure by which clients are judged."""
+def header(table: str, metric: str = ACCURACY.name, shown: Iterable[str] = ()) -> str:
+    """The first line of a table; ``metric`` is the figure by which clients are judged.
+
+    ``shown`` are further columns, of what clients can tell about themselves.
+    """
     if table == THEORY:
         return ",".join(["round", *MEASURED]) + "\n"
-    return f"round,client,regular,loss,weight,{metric},own_{metric}\n"
+    return ",".join(["round", "client", "regular", "loss", "weight", metric, f"own_{metric}", *shown]) + "\n"
 
 
 def to_json(value: Any) -> str:
@@ -229,12 +232,12 @@ class RunFolder:
             file.flush()
             return file.tell()
 
-    def cut(self, length: int, table: str = CLIENTS, metric: str = ACCURACY.name) -> None:
+    def cut(self, length: int, table: str = CLIENTS, metric: str = ACCURACY.name, shown: Iterable[str] = ()) -> None:
         """Forget rows past ``length`` bytes; 0 starts the table anew. A table that was closed grows again."""
         part = self._part(table)
         if length == 0:
             with self._writing(part.name):
-                part.write_bytes(header(table, metric).encode())
+                part.write_bytes(header(table, metric, shown).encode())
             return
         if not part.exists():  # stopped after the table was closed, before the summary was written
             if not (self.path / table).exists():

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import pandas
 
 Array = NDArray[Any]
+AUDIT = "audit.json"
+"""The file of a run folder that holds the last audit of the run, if there was one."""
 _ROWS = 1024  # of inputs in one pass
 
 
@@ -235,6 +237,11 @@ class Run:
         return certify(self.folder) if measured else None
 
     @property
+    def audit(self) -> dict[str, Any] | None:
+        """What ``fairmean audit`` said of the run when it was last asked; None before."""
+        return self._json(AUDIT) if (self.folder / AUDIT).is_file() else None
+
+    @property
     def rounds(self) -> int:
         """How many rounds the last checkpoint covers."""
         checkpoint = RunFolder(self.folder).load("cpu")
@@ -255,6 +262,11 @@ class Run:
         if checkpoint is None:
             raise UserError(f"run '{self.folder}' has no checkpoint, so there is no model; run it first")
         name, wanted = self.config.model.name, self.config.model.sha256
+        if name == "federation":
+            raise UserError(
+                f"run '{self.folder}' is of a federation, whose model is your own: make it, and load "
+                f"fairmean.flower.state_dict('{self.folder}') into it"
+            )
         source = Sources().model(name)
         if source != wanted:
             raise UserError(
@@ -278,7 +290,7 @@ class Run:
         The clients and their test data are those of the run, so that models can be compared on the same ground.
         """
         model = self.model() if model is None else model
-        clients = self._clients()
+        clients = self.federation()
         like, x = next(model.parameters()), clients.test_x
         parts = [slice(start, start + _ROWS) for start in range(0, len(x), _ROWS)]
         outputs, training = [], [module for module in model.modules() if module.training]
@@ -310,7 +322,7 @@ class Run:
             weights.load(module, name, asked.weights, asked.weights_sha256)
         return module
 
-    def _clients(self) -> Federation:
+    def federation(self) -> Federation:
         """The clients with their data, which must be what it was."""
         sources, asked = Sources(), self.config.data
         now = sources.digest(asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,8 @@ class Recorder(Listener):
     def __init__(self, folder: RunFolder, config: Config) -> None:
         self.folder, self.run = folder, Run(folder.path, config)
         self.not_finite: NotFinite | None = None
-        self._own_rule = config.method.build().is_own
+        self._method = config.method.build()
+        self._shown: list[str] = []
         self._lengths = {CLIENTS: 0, **({THEORY: 0} if config.theory else {})}
         self._pending: list[RoundEnded] = []
         self._unwritten: list[tuple[int, Any, Any]] = []  # rounds without rows: whether losses and weights were finite
@@ -63,7 +64,9 @@ class Recorder(Listener):
         self._regular, self._environment = event.regular, event.environment
         self._all_rounds = event.rounds * event.clients <= _TABLE_ROWS
         names = event.facts.get("client_names")
-        self._names = list(map(_quoted, names)) if names else [str(client) for client in range(event.clients)]
+        self._names: Sequence[Any] = list(map(_quoted, names)) if names else range(event.clients)
+        classes = event.facts.get("classes", 2)
+        self._shown = list(self._method.shown(self._method.memory(1, classes), self._method.first_broadcast(classes)))
         if event.resumed:
             self.folder.mend_config(self.run.config)
             for table, length in self._lengths.items():
@@ -77,7 +80,7 @@ class Recorder(Listener):
         if event.premises is not None:
             self.folder.write_json("theory.json", dict(event.premises))
         for table in self._lengths:
-            self.folder.cut(0, table, task(self.run.config.data.task).metric.name)
+            self.folder.cut(0, table, task(self.run.config.data.task).metric.name, self._shown)
             self._lengths[table] = self.folder.append("", table)
 
     def round_ended(self, event: RoundEnded) -> None:
@@ -133,26 +136,38 @@ class Recorder(Listener):
             self._lengths[THEORY] = self.folder.append("".join(rows), THEORY)
 
     def _rows(self, event: RoundEnded, losses: list[float], weights: list[float] | None) -> list[str]:
-        """The round's rows of the long table; an evaluation has every client, whether it took part or not."""
+        """The round's rows of the long table; an evaluation has every client, whether it took part or not.
+
+        Where only some clients are evaluated, it has these and those who took part.
+        """
         given = [""] * len(losses) if weights is None else map(repr, weights)
         told = {c: f"{loss!r},{weight}" for c, loss, weight in zip(event.clients.tolist(), losses, given, strict=True)}
         if event.accuracy is None or event.own_accuracy is None:
+            nothing = "," * (1 + len(self._shown))
             return [
-                f"{event.round},{self._names[client]},{int(self._regular[client])},{row},,\n"
+                f"{event.round},{self._names[client]},{int(self._regular[client])},{row},{nothing}\n"
                 for client, row in told.items()
             ]
-        return [
-            f"{event.round},{self._names[client]},{int(regular)},{told.get(client, ',')},{clean!s},{own!s}\n"
-            for client, (regular, clean, own) in enumerate(
-                zip(self._regular, event.accuracy, event.own_accuracy, strict=True)
+        every = self.run.config.run.eval_clients == 0
+        shown = [event.shown.get(name) for name in self._shown]
+        rows = []
+        for client, (regular, clean, own) in enumerate(
+            zip(self._regular, event.accuracy, event.own_accuracy, strict=True)
+        ):
+            if not (every or client in told or not math.isnan(clean)):
+                continue
+            more = "".join("," if values is None else f",{_figure(float(values[client]))}" for values in shown)
+            row = (
+                f"{event.round},{self._names[client]},{int(regular)},{told.get(client, ',')},{clean!s},{own!s}{more}\n"
             )
-        ]
+            rows.append(row)
+        return rows
 
     def _check(self, t: int, losses_finite: bool, weights_finite: bool) -> NotFinite | None:
         """A loss that is not finite; or weights that a rule of the user's made so of finite losses."""
         if not losses_finite:
             return NotFinite(t, "step")
-        return NotFinite(t, "rule") if self._own_rule and not weights_finite else None
+        return NotFinite(t, "rule") if self._method.is_own and not weights_finite else None
 
 
 def _quoted(name: str) -> str:

@@ -35,6 +35,7 @@ from fairmean.experiments.identity import folder_of
 from fairmean.experiments.metrics import finished, summarise
 from fairmean.experiments.reading import Run
 from fairmean.experiments.recorder import Recorder
+from fairmean.rules.round import State
 from fairmean.theory.measure.monitor import Monitor
 from fairmean.theory.oscillation import Swing
 from fairmean.theory.premises import premises
@@ -117,14 +118,16 @@ class Session:
         self.t = last
         for t in range(start, last):
             self.t = t
-            accuracies = self.evaluate() if self.due(t) else None
+            due = self.due(t)
+            accuracies = self.evaluate() if due else None
+            shown = self.simulator.shown() if due else {}
             try:
                 step = self.simulator.step(t)
             except Diverged:  # the rule was given losses that are not finite
                 if not self.flush():
                     self._diverged(t, "step")
                 return
-            self.note(t, step, accuracies)
+            self.note(t, step, accuracies, shown)
             self.swing.note(t, torch.as_tensor(step.losses))
             now = time.monotonic()
             speed = (t + 1 - start) / max(now - began, 1e-9)
@@ -223,20 +226,22 @@ class Session:
             self.evaluated = self.simulator.w.clone()
         return self.simulator.evaluate()
 
-    def note(self, t: int, step: Step, accuracies: Accuracies | None) -> None:
-        """Round t happened."""
+    def note(self, t: int, step: Step, accuracies: Accuracies | None, shown: State) -> None:
+        """Round t happened; ``shown`` is what clients could tell about themselves before it."""
         if accuracies is not None:
             self.metrics = summarise(accuracies[0], self.regular, self.metric.higher)
             if self.best is not None:
                 self.best.note(t, self.metrics["average"], self.evaluated)
-        event = self._round_ended(t, step, accuracies)
+        event = self._round_ended(t, step, accuracies, shown)
         self.recorder.round_ended(event)
         self.audience.note(event)
 
-    def _round_ended(self, t: int, step: Step, accuracies: Accuracies | None) -> RoundEnded:
+    def _round_ended(self, t: int, step: Step, accuracies: Accuracies | None, shown: State) -> RoundEnded:
         clean, own = (None, None) if accuracies is None else map(read_only, accuracies)
         clients = read_only(step.clients)
-        return RoundEnded(self.run, t, clients, step.losses, step.weights, clean, own, self.metrics, step.measured)
+        return RoundEnded(
+            self.run, t, clients, step.losses, step.weights, clean, own, self.metrics, step.measured, shown
+        )
 
     def flush(self) -> bool:
         """Write what is pending; whether the run turned out to have diverged, and so has ended."""
@@ -283,8 +288,13 @@ class Session:
         )
         if self.best is not None:
             summary |= {"rounds": T, "best_round": self.best.round}
+        idle = simulator.idle_rounds(T)
+        if idle:
+            summary["idle_rounds"] = idle
+            log.info("Run %s: in %d of %d rounds too few clients were there, and no step was taken.",
+                     self.run.folder, idle, T)  # fmt: skip
         self.metrics = summarise(accuracies[0], self.regular, self.metric.higher)
-        last = self._round_ended(T, Step(clients, losses, None, simulator.look(T)), accuracies)
+        last = self._round_ended(T, Step(clients, losses, None, simulator.look(T)), accuracies, simulator.shown())
         self._end(RunEnded(self.run, summary, last, T - start, seconds, together))
 
     def _diverged(self, t: int, cause: str) -> None:
@@ -347,7 +357,7 @@ class Follower(Session):
             self.evaluated = self.simulator.w.clone()
         return self.simulator.evaluate()
 
-    def note(self, t: int, step: Step, accuracies: Accuracies | None) -> None:
+    def note(self, t: int, step: Step, accuracies: Accuracies | None, shown: State) -> None:
         pass
 
     def flush(self) -> bool:

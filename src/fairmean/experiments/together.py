@@ -170,7 +170,7 @@ def _advance(sessions: list[Session], start: int, report: Report | None, audienc
     for done in fleet.rounds(start, first.rounds, first.due, rest):
         for i, session in enumerate(sessions):
             if not session.ended:
-                session.note(done.t, done.steps[i], done.accuracies[i] if done.accuracies else None)
+                session.note(done.t, done.steps[i], done.accuracies[i] if done.accuracies else None, done.shown[i])
                 if (done.t + i) % FLUSH_ROUNDS == 0:  # not all at once: the GPU is at work meanwhile
                     session.flush()
         if resting:

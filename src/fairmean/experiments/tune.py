@@ -180,7 +180,8 @@ def _planned(
     first = by_seed[runs[0][2].seed][0][1]
     method = spec(text, "method")
     fixed = {*method["method"], *method}
-    step = "server.lr" if first.server.lr is not None and first.train.local_steps == 1 else "train.lr"
+    single = first.train.local_steps == 1 and first.train.local_epochs == 0
+    step = "server.lr" if first.server.lr is not None and single else "train.lr"
     start = first.server.lr if step == "server.lr" and first.server.lr is not None else first.train.lr
     built = first.method.build()
     space = {key: values for key, values in search_space(built.parts).items() if key not in fixed}

@@ -19,6 +19,7 @@ from fairmean.experiments.metrics import worst, worst_tenth
 from fairmean.experiments.statistics import available, holm, interval, paired
 from fairmean.report import packing
 from fairmean.report.again import again
+from fairmean.report.audited import places, told
 from fairmean.report.certificates import certificates
 from fairmean.report.finding import finding
 from fairmean.report.further import further
@@ -96,6 +97,7 @@ class _Collector:
         data["lowest"] = data["further"]["lowest"] if data["further"] and "names" in data else None
         data["finding"] = finding(data)
         data["certificates"] = certificates(self.entries)
+        data["audits"] = [told(audit, e.method, e.attack) for e in self.entries if (audit := _audit(e)) is not None]
         data["map"] = _map(self.material)
         data["again"] = again(self.material)
         data["notes"] = self.notes
@@ -231,6 +233,9 @@ class _Collector:
                 run["interval"] = self._packed(ends, entry)
             if entry.seed in traced["seeds"]:
                 run |= self._trace(entry, table, traced)
+            audit = _audit(entry)
+            if audit is not None:
+                run["audit"] = self._audited(audit, entry)
             runs.append(run)
         return {
             "shown": shown,
@@ -254,6 +259,15 @@ class _Collector:
         else:
             packed, back = packing.scaled(table, packing.FINEST)
         return {"at": self.packer.add(np.array([self._scatter(row, entry) for row in packed])), **back}
+
+    def _audited(self, audit: dict[str, Any], entry: Entry) -> dict[str, Any]:
+        """Where an audit puts the clients of a run, and above which excess it raises an alarm."""
+        values, across = places(audit)
+        rows = []
+        for row in values:
+            packed, back = packing.scaled(row, packing.FINEST)
+            rows.append({"at": self.packer.add(self._scatter(packed, entry)), **back})
+        return {"rows": rows, "across": across, "limit": _number(audit["limit"], 5)}
 
     def _once(self, values: NDArray[np.uint16]) -> int:
         """Keep an array, unless the same one is there; returns where it begins."""
@@ -409,7 +423,16 @@ class _Collector:
             f"{counted(poisoned, 'client')} poisoned under attack" if poisoned else "no client poisoned",
             counted(int(settings.get("train.rounds", 0)), "round"),
             counted(len(self.seeds), "paired draw" if len(self.seeds) > 1 else "draw"),
+            self._privacy(),
         ]
+
+    def _privacy(self) -> str:
+        """The largest ε that a run has spent, where clients' messages were made private."""
+        spent = [e.run.summary for e in self.entries if e.run is not None and "epsilon" in e.run.summary]
+        if not spent:
+            return ""
+        most = max(spent, key=lambda summary: float(summary["epsilon"]))
+        return f"differentially private for clients: ε = {most['epsilon']:.3g} at δ = {most['delta']:g}"
 
 
 def _number(value: float, digits: int = 9) -> float | None:
@@ -428,6 +451,14 @@ def _band(values: Sequence[float], most: float) -> list[float | None]:
     if n >= FEW_DRAWS and math.isfinite(half):
         return [_number(mean, 5), _number(max(mean - half, 0.0), 5), _number(min(mean + half, most), 5)]
     return [_number(mean, 5), _number(min(values), 5), _number(max(values), 5)]
+
+
+def _audit(entry: Entry) -> dict[str, Any] | None:
+    """The audit of a run, if there is one of the clients that it has."""
+    audit: dict[str, Any] | None = getattr(entry.run, "audit", None)
+    if audit is None or entry.run is None or [c["client"] for c in audit["clients"]] != list(entry.run.client_names):
+        return None
+    return audit
 
 
 def _setting(entry: Entry, key: str) -> Any:

@@ -14,7 +14,9 @@ from fairmean.report.views import VIEWS
 MOST_NAMES = 2000
 """So many clients are offered by name while somebody types."""
 _SCRIPTS = ("data", "plot", "page")
-_FOR_PYTHON = ("again", "certificates", "facts", "finding", "further", "map", "assumes", "lost", "notes", "version")
+_FOR_PYTHON = (
+    "again", "audits", "certificates", "facts", "finding", "further", "map", "assumes", "lost", "notes", "version",
+)  # fmt: skip
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>

@@ -18,12 +18,14 @@ from fairmean.errors import Busy, Diverged, Lost, UserError
 from fairmean.terminal.progress import Log, Terminated
 from fairmean.terminal.verbs import (
     advise,
+    audit,
     check,
     compare,
     completion,
     data,
     doctor,
     export,
+    flower,
     ls,
     new,
     report,
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
     from fairmean.engine.ranks import World
 
 VERBS = (
-    run, compare, tune, report, watch, ls, show, export, check, advise, list_verb, data, new, doctor, completion,
-    reproduce,
+    run, compare, tune, audit, report, watch, ls, show, export, check, advise, list_verb, data, new, flower, doctor,
+    completion, reproduce,
 )  # fmt: skip
 _usual = warnings.formatwarning
 _INTERRUPTED = "interrupted; the same command continues where it stopped"

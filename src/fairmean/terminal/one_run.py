@@ -14,6 +14,7 @@ from fairmean.experiments.keys import SECTIONS
 from fairmean.experiments.listing import ERRORS
 from fairmean.experiments.metrics import METRICS
 from fairmean.experiments.reading import Run
+from fairmean.rules.round import Rung
 from fairmean.text import columns, figure
 
 Values = NDArray[np.float64]
@@ -69,17 +70,37 @@ def page(run: Run, most: int = 20) -> str:
     own = [f"on its own {labels}"] if any(not client["regular"] for client in clients) else []
     header = ["client", "", "samples", "test", "loss", "weight", run.metric.label, *ends, *own]
     header += [metric.label if metric.unit == "%" else metric.name for metric in further]
-    names = [*([f"own_{name}"] if own else []), *(metric.name for metric in further)]
+    names = [*([f"own_{name}"] if own else []), *(metric.name for metric in further), *_told(run)]
+    header += _told(run)
     lines.append(columns([_row(client, run, bool(ends), names) for client in order[:most]], header))
     if len(clients) > most:
         lines.append(f"… {len(clients) - most} more (--clients {len(clients)} shows them)")
     lines += _explained(run, bool(ends))
-    lines += ["", f"table: {run.table}", f"model: fairmean.load({run.hash[:8]!r}).model()"]
+    lines += _unseen(run)
+    lines += ["", f"table: {run.table}"]
+    if settings.get("model.name") == "federation":
+        lines += [*_of_federation(run), f"model: fairmean.flower.state_dict({run.hash[:8]!r})"]
+    else:
+        lines.append(f"model: fairmean.load({run.hash[:8]!r}).model()")
     if run.status in ("interrupted", "running"):
         lines.append(f"It has come to round {run.rounds} of {settings.get('train.rounds')}.")
     if settings.get("theory"):
         lines.append(f"next: fairmean check {run.hash[:8]}")
     return "\n".join(lines)
+
+
+def _of_federation(run: Run) -> list[str]:
+    """What a run of a federation on Flower says beside the figures."""
+    summary, lines = run.summary, []
+    if summary.get("report") == "sums":
+        lines.append("Losses, weights and accuracies stayed with the clients (report = sums).")
+    if summary.get("rejected"):
+        lines.append(f"{summary['rejected']} replies were not used: {run.folder / 'rejected.csv'} says why.")
+    if "epsilon" in summary:
+        lines.append(f"privacy: ε = {summary['epsilon']:.4g} at δ = {summary['delta']:g}")
+    if "stopped" in summary:
+        lines.append(f"It stopped after {summary['rounds']} rounds: {summary['stopped']}.")
+    return lines
 
 
 def _explained(run: Run, ends: bool) -> list[str]:
@@ -94,6 +115,22 @@ def _explained(run: Run, ends: bool) -> list[str]:
     return [" · ".join(words)] if words else []
 
 
+def _told(run: Run) -> list[str]:
+    """The columns of what clients can tell about themselves."""
+    usual = {"round", "client", "regular", "loss", "weight", run.metric.name, f"own_{run.metric.name}"}
+    return [name for name in run.columns if name not in usual]
+
+
+def _unseen(run: Run) -> list[str]:
+    """What of the table a server of this method would not see, if there is something to say about it."""
+    told = _told(run)
+    if not told:
+        return []
+    names = ["loss", "weight", *told] if run.config.method.build().rung == Rung.SUM else told
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    return [f"A server of this method does not see {listed} of a single client, unless clients agree to send them."]
+
+
 def _row(client: dict[str, Any], run: Run, ends: bool, names: Sequence[str]) -> list[str]:
     kind = "" if client["regular"] else "poisoned"
     shown = [f"{client['loss']:.3f}", f"{client['weight']:.4f}", _figure(client[run.metric.name], run)]
@@ -102,7 +139,8 @@ def _row(client: dict[str, Any], run: Run, ends: bool, names: Sequence[str]) -> 
         shown.append("–" if math.isnan(low + high) else f"{_figure(low, run)} – {_figure(high, run)}")
     shown += [_further(client[name], name, run) for name in names]
     said = ["–" if text == "nan" else text for text in shown]
-    return [str(client["client"]), kind, str(client["samples"]), str(client["test"]), *said]
+    counts = [str(client[name] or "–") for name in ("samples", "test")]  # a federation does not tell them
+    return [str(client["client"]), kind, *counts, *said]
 
 
 def _figure(value: float, run: Run) -> str:
@@ -111,7 +149,7 @@ def _figure(value: float, run: Run) -> str:
 
 def _further(value: float, name: str, run: Run) -> str:
     """A share without a unit has two decimals, any other figure those of the first one."""
-    return f"{value:.2f}" if name == "r2" else _figure(value, run)
+    return f"{value:.2f}" if name in ("r2", *_told(run)) else _figure(value, run)
 
 
 def _clients(run: Run) -> list[dict[str, Any]]:
@@ -122,7 +160,7 @@ def _clients(run: Run) -> list[dict[str, Any]]:
     partition, table = run.partition, run.columns
     n, names = len(partition.regular), run.client_names
     latest: dict[str, Values] = {}
-    for name in ("loss", "weight", run.metric.name, f"own_{run.metric.name}"):
+    for name in ("loss", "weight", run.metric.name, f"own_{run.metric.name}", *_told(run)):
         column = np.full(n, math.nan)
         there = ~np.isnan(table[name])
         column[table["client"][there]] = table[name][there]  # rows are in the order of rounds

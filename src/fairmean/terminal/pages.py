@@ -40,7 +40,8 @@ def methods(rows: Sequence[Mapping[str, Any]]) -> str:
             if len(label) < width:
                 lines.append(_hanging(f"  {label:<{width}}", row["rule"]))
             else:
-                lines += [f"  {label}", _hanging("  " + " " * width, row["rule"])]
+                name = f"  {row['name']} "
+                lines += [_hanging(name, label[len(name) - 2 :]), _hanging("  " + " " * width, row["rule"])]
     return "\n".join([*lines[1:], "", "All about one of them: fairmean list methods NAME"])
 
 

@@ -13,6 +13,7 @@ VIEWS = (
     "tradeoff",
     "clients",
     "spread",
+    "audit",
     "curves",
     "weights",
     "partition",

@@ -5,11 +5,12 @@
 #    source ~/.local/share/bash_completion/fairmean
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_fairmean_subparsers=(run compare tune report watch ls show export check advise list data new doctor completion reproduce)
+_shtab_fairmean_subparsers=(run compare tune audit report watch ls show export check advise list data new flower doctor completion reproduce)
 
 _shtab_fairmean_run_option_strings=(-h --help --import --json --dry-run --quiet -v --verbose)
 _shtab_fairmean_compare_option_strings=(-h --help --import --json --csv --dry-run --quiet -v --verbose --methods --attacks --seeds --together --report)
 _shtab_fairmean_tune_option_strings=(-h --help --import --json --dry-run --quiet -v --verbose --methods --attacks --seeds --compare-seeds --budget --by --csv)
+_shtab_fairmean_audit_option_strings=(-h --help --false-alarms --evidence --samples --repeats --dir --json --csv --import)
 _shtab_fairmean_report_option_strings=(-h --help -o --output --figures --latex --latex-with --dir --json)
 _shtab_fairmean_watch_option_strings=(-h --help --once --every --web --port --dir --json)
 _shtab_fairmean_ls_option_strings=(-h --help --all --dir --json --csv)
@@ -20,6 +21,7 @@ _shtab_fairmean_advise_option_strings=(-h --help --import --samples --json)
 _shtab_fairmean_list_option_strings=(-h --help --json --csv --import)
 _shtab_fairmean_data_option_strings=(-h --help --from --json --csv)
 _shtab_fairmean_new_option_strings=(-h --help --all --json)
+_shtab_fairmean_flower_option_strings=(-h --help --clients --tls --json)
 _shtab_fairmean_doctor_option_strings=(-h --help --dir --json)
 _shtab_fairmean_completion_option_strings=(-h --help --json)
 _shtab_fairmean_reproduce_option_strings=(-h --help --out --quick --search --quiet --tables --draw --data --methods --attacks --json)
@@ -32,6 +34,7 @@ _shtab_fairmean_compare___attacks_COMPGEN=''
 _shtab_fairmean_tune_pos_0_COMPGEN=''
 _shtab_fairmean_tune___methods_COMPGEN=''
 _shtab_fairmean_tune___attacks_COMPGEN=''
+_shtab_fairmean_audit_pos_0_COMPGEN=''
 _shtab_fairmean_report_pos_0_COMPGEN=''
 _shtab_fairmean_watch_pos_0_COMPGEN=''
 _shtab_fairmean_show_pos_0_COMPGEN=''
@@ -40,16 +43,19 @@ _shtab_fairmean_export___to_COMPGEN=''
 _shtab_fairmean_check_pos_0_COMPGEN=''
 _shtab_fairmean_advise_pos_0_COMPGEN=''
 _shtab_fairmean_data_pos_2_COMPGEN=''
+_shtab_fairmean_flower_pos_1_COMPGEN=_shtab_compgen_dirs
 _shtab_fairmean_reproduce_pos_1_COMPGEN=''
 _shtab_fairmean_reproduce___methods_COMPGEN=''
 _shtab_fairmean_reproduce___attacks_COMPGEN=''
 
+_shtab_fairmean_audit___evidence_choices=(auto folds recess)
 _shtab_fairmean_list_pos_0_choices=(methods attacks datasets models partitions objectives scales aggregators pre optimisers)
 _shtab_fairmean_data_pos_0_choices=(list show get path)
+_shtab_fairmean_flower_pos_0_choices=(new up)
 _shtab_fairmean_completion_pos_0_choices=(bash zsh fish)
 _shtab_fairmean_reproduce_pos_0_choices=(table1 table2 fig1 fig2 all evidence)
 _shtab_fairmean_reproduce___data_choices=(fashion-mnist cifar10)
-_shtab_fairmean_pos_0_choices=(run compare tune report watch ls show export check advise list data new doctor completion reproduce)
+_shtab_fairmean_pos_0_choices=(run compare tune audit report watch ls show export check advise list data new flower doctor completion reproduce)
 
 _shtab_fairmean_run_pos_0_nargs='*'
 _shtab_fairmean_run__h_nargs=0
@@ -77,6 +83,11 @@ _shtab_fairmean_tune___quiet_nargs=0
 _shtab_fairmean_tune__v_nargs=0
 _shtab_fairmean_tune___verbose_nargs=0
 _shtab_fairmean_tune___csv_nargs=0
+_shtab_fairmean_audit_pos_0_nargs='*'
+_shtab_fairmean_audit__h_nargs=0
+_shtab_fairmean_audit___help_nargs=0
+_shtab_fairmean_audit___json_nargs=0
+_shtab_fairmean_audit___csv_nargs=0
 _shtab_fairmean_report_pos_0_nargs=+
 _shtab_fairmean_report__h_nargs=0
 _shtab_fairmean_report___help_nargs=0
@@ -122,6 +133,11 @@ _shtab_fairmean_new__h_nargs=0
 _shtab_fairmean_new___help_nargs=0
 _shtab_fairmean_new___all_nargs=0
 _shtab_fairmean_new___json_nargs=0
+_shtab_fairmean_flower_pos_1_nargs='*'
+_shtab_fairmean_flower__h_nargs=0
+_shtab_fairmean_flower___help_nargs=0
+_shtab_fairmean_flower___tls_nargs=0
+_shtab_fairmean_flower___json_nargs=0
 _shtab_fairmean_doctor__h_nargs=0
 _shtab_fairmean_doctor___help_nargs=0
 _shtab_fairmean_doctor___json_nargs=0
@@ -299,11 +315,11 @@ _fairmean_values() {  # $1=key
     attack.name) echo "none pairwise random random_class targeted furthest sign permutation shift" ;;
     attack.pick) echo "last random" ;;
     model.name) echo "auto mlp cnn linear resnet18 transformer lstm" ;;
-    method.name) echo "fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant" ;;
-    method.scale) echo "none fairmean fairmean-normalised qffl fairmean-split" ;;
-    method.aggregator) echo "centered-clipping norm-screening faba krum multi-krum lfighter mean fedavg cwtm median rfa fedmgda+ adafed fairmoo fedmdfg fedlf qffl-normalised drfl term term-counts bant" ;;
+    method.name) echo "fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant" ;;
+    method.scale) echo "none fairmean fairmean-normalised qffl fairmean-split fairmean-recess" ;;
+    method.aggregator) echo "accuracy-trust centered-clipping norm-screening faba krum multi-krum lfighter distance-aware mean fedavg cwtm median rfa fedmgda+ adafed fairmoo fedmdfg fedlf qffl-normalised drfl term term-counts bant" ;;
     method.pre) echo "nnm clip" ;;
-    method.objective) echo "cross-entropy tilted next-token binary-cross-entropy squared absolute huber" ;;
+    method.objective) echo "cross-entropy tilted next-token binary-cross-entropy squared absolute huber recess scored logit-adjusted" ;;
     train.schedule) echo "exponential cosine" ;;
     train.device) echo "auto cpu cuda" ;;
     train.dtype) echo "float32 float64 tf32 bfloat16" ;;
@@ -342,7 +358,7 @@ _fairmean_settings() {  # $1=what has been typed
     esac
     return
   fi
-  COMPREPLY=($(compgen -S = -W "seed theory data.name data.path data.target data.client data.split data.test data.task data.validation data.scale data.trust partition.name partition.alpha partition.clients partition.seed partition.min_size partition.shards_per_client attack.name attack.clients attack.fraction attack.rho attack.pick attack.source attack.target model.name model.weights model.frozen model.weights_sha256 method.name method.scale method.aggregator method.pre method.objective train.rounds train.lr train.lr_decay train.schedule train.batch train.local_steps train.local_lr train.participation train.patience train.keep train.device train.dtype train.engine train.memory server.name server.lr run.name run.dir run.eval_every" -- "$1"))
+  COMPREPLY=($(compgen -S = -W "seed theory data.name data.path data.target data.client data.split data.test data.task data.validation data.scale data.trust partition.name partition.alpha partition.clients partition.seed partition.min_size partition.shards_per_client attack.name attack.clients attack.fraction attack.rho attack.pick attack.source attack.target model.name model.weights model.frozen model.weights_sha256 method.name method.scale method.aggregator method.pre method.objective train.rounds train.lr train.lr_decay train.schedule train.batch train.local_steps train.local_epochs train.local_lr train.client_momentum train.weight_decay train.proximal train.participation train.presence train.spell train.spread train.candidates train.unbiased train.patience train.keep train.device train.dtype train.engine train.memory server.name server.lr run.name run.dir run.eval_every run.eval_clients" -- "$1"))
   (( ${#COMPREPLY[@]} )) && compopt -o nospace 2>/dev/null
   COMPREPLY+=($(compgen -f -X '!*.toml' -- "$1"))
 }
@@ -365,17 +381,17 @@ _fairmean() {
   fi
   COMPREPLY=()
   case $before in
-    --methods) _fairmean_list "$word" fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant ;;
+    --methods) _fairmean_list "$word" fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant ;;
     --attacks) _fairmean_list "$word" none pairwise random random_class targeted furthest sign permutation shift ;;
     --to) COMPREPLY=($(compgen -W "tensorboard mlflow wandb trackio" -- "$word")) ;;
-    --budget|--by|--clients|--compare-seeds|--data|--dir|--draw|--every|--figures|--from|--import|--latex|--latex-with|--out|--output|--port|--report|--samples|--seeds|--tables|--together|-o) _shtab_fairmean "$@"; return ;;
+    --budget|--by|--clients|--compare-seeds|--data|--dir|--draw|--every|--evidence|--false-alarms|--figures|--from|--import|--latex|--latex-with|--out|--output|--port|--repeats|--report|--samples|--seeds|--tables|--together|-o) _shtab_fairmean "$@"; return ;;
     *)
       case "${words[1]} ${words[2]}:$word" in
-        *:-*|"list :"*|"data :"*|"completion :"*|"reproduce :"*) _shtab_fairmean "$@"; return ;;
-        "list methods:"*) COMPREPLY=($(compgen -W "fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant" -- "$word")) ;;
+        *:-*|"list :"*|"data :"*|"flower :"*|"completion :"*|"reproduce :"*) _shtab_fairmean "$@"; return ;;
+        "list methods:"*) COMPREPLY=($(compgen -W "fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant" -- "$word")) ;;
         "list attacks:"*) COMPREPLY=($(compgen -W "none pairwise random random_class targeted furthest sign permutation shift" -- "$word")) ;;
         "data get:"*|"data path:"*) COMPREPLY=($(compgen -W "fashion-mnist-mini fashion-mnist cifar10" -- "$word")) ;;
-        "run "*|"compare "*|"tune "*|"advise "*|"data "*|"reproduce "*) _fairmean_settings "$word" ;;
+        "run "*|"compare "*|"tune "*|"audit "*|"advise "*|"data "*|"reproduce "*) _fairmean_settings "$word" ;;
         "report "*|"watch "*|"show "*|"export "*|"check "*) _fairmean_runs "$word" ;;
         *) _shtab_fairmean "$@"; return ;;
       esac ;;

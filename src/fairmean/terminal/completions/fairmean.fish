@@ -9,7 +9,7 @@ function _fairmean_settings
   set -l word (commandline -ct)
   set -l key (string split -m1 = -- $word)
   if test (count $key) -lt 2
-    printf '%s=\n' seed theory data.name data.path data.target data.client data.split data.test data.task data.validation data.scale data.trust partition.name partition.alpha partition.clients partition.seed partition.min_size partition.shards_per_client attack.name attack.clients attack.fraction attack.rho attack.pick attack.source attack.target model.name model.weights model.frozen model.weights_sha256 method.name method.scale method.aggregator method.pre method.objective train.rounds train.lr train.lr_decay train.schedule train.batch train.local_steps train.local_lr train.participation train.patience train.keep train.device train.dtype train.engine train.memory server.name server.lr run.name run.dir run.eval_every
+    printf '%s=\n' seed theory data.name data.path data.target data.client data.split data.test data.task data.validation data.scale data.trust partition.name partition.alpha partition.clients partition.seed partition.min_size partition.shards_per_client attack.name attack.clients attack.fraction attack.rho attack.pick attack.source attack.target model.name model.weights model.frozen model.weights_sha256 method.name method.scale method.aggregator method.pre method.objective train.rounds train.lr train.lr_decay train.schedule train.batch train.local_steps train.local_epochs train.local_lr train.client_momentum train.weight_decay train.proximal train.participation train.presence train.spell train.spread train.candidates train.unbiased train.patience train.keep train.device train.dtype train.engine train.memory server.name server.lr run.name run.dir run.eval_every run.eval_clients
     __fish_complete_suffix .toml
     return
   end
@@ -29,15 +29,15 @@ function _fairmean_settings
     case model.name
       printf 'model.name=%s\n' auto mlp cnn linear resnet18 transformer lstm
     case method.name
-      printf 'method.name=%s\n' fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant
+      printf 'method.name=%s\n' fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant
     case method.scale
-      printf 'method.scale=%s\n' none fairmean fairmean-normalised qffl fairmean-split
+      printf 'method.scale=%s\n' none fairmean fairmean-normalised qffl fairmean-split fairmean-recess
     case method.aggregator
-      printf 'method.aggregator=%s\n' centered-clipping norm-screening faba krum multi-krum lfighter mean fedavg cwtm median rfa fedmgda+ adafed fairmoo fedmdfg fedlf qffl-normalised drfl term term-counts bant
+      printf 'method.aggregator=%s\n' accuracy-trust centered-clipping norm-screening faba krum multi-krum lfighter distance-aware mean fedavg cwtm median rfa fedmgda+ adafed fairmoo fedmdfg fedlf qffl-normalised drfl term term-counts bant
     case method.pre
       printf 'method.pre=%s\n' nnm clip
     case method.objective
-      printf 'method.objective=%s\n' cross-entropy tilted next-token binary-cross-entropy squared absolute huber
+      printf 'method.objective=%s\n' cross-entropy tilted next-token binary-cross-entropy squared absolute huber recess scored logit-adjusted
     case train.schedule
       printf 'train.schedule=%s\n' exponential cosine
     case train.device
@@ -63,7 +63,7 @@ function _fairmean_list
 end
 
 function _fairmean_methods
-  _fairmean_list fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant
+  _fairmean_list fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant
 end
 
 function _fairmean_attacks
@@ -128,8 +128,8 @@ function _shtab_fairmean_using
   test "$_shtab_fairmean_cmdpath" = "$argv"
 end
 
-set -g _shtab_fairmean_commands run compare tune report watch ls show export check advise list data new doctor completion reproduce
-set -g _shtab_fairmean_opts_with_value --attacks --budget --by --clients --compare-seeds --data --dir --draw --every --figures --from --import --latex --latex-with --methods --out --output --port --report --samples --seeds --tables --to --together -o
+set -g _shtab_fairmean_commands run compare tune audit report watch ls show export check advise list data new flower doctor completion reproduce
+set -g _shtab_fairmean_opts_with_value --attacks --budget --by --clients --compare-seeds --data --dir --draw --every --evidence --false-alarms --figures --from --import --latex --latex-with --methods --out --output --port --repeats --report --samples --seeds --tables --to --together -o
 
 complete -c fairmean -e
 complete -c fairmean -f
@@ -173,6 +173,17 @@ complete -c fairmean -n '_shtab_fairmean_using tune' -l budget -x -d 'runs of tr
 complete -c fairmean -n '_shtab_fairmean_using tune' -l by -x -d 'average, worst, worst_tenth or average+worst of the clients'
 complete -c fairmean -n '_shtab_fairmean_using tune' -l csv -d 'print every run of the search as CSV'
 complete -c fairmean -n '_shtab_fairmean_using tune; and test $_shtab_fairmean_npos -ge 0' -ka "(_fairmean_settings)" -d 'the settings'
+complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -eq 0' -a audit -d 'whose labels are contradicted by the others?'
+complete -c fairmean -n '_shtab_fairmean_using audit' -s h -l help -d 'show this help message and exit'
+complete -c fairmean -n '_shtab_fairmean_using audit' -l false-alarms -x -d 'of clients with nothing wrong, so many may be called contradicted; default: 0.05'
+complete -c fairmean -n '_shtab_fairmean_using audit' -l evidence -xka "auto folds recess" -d 'train anew on the other clients (folds), or use what a run of fairmean-recess recorded (recess); default: whichever is sounder for the size'
+complete -c fairmean -n '_shtab_fairmean_using audit' -l samples -x -d 'samples of a client, at most; default: 2000'
+complete -c fairmean -n '_shtab_fairmean_using audit' -l repeats -x -d 'how often clients are divided anew; default: 3'
+complete -c fairmean -n '_shtab_fairmean_using audit' -l dir -x -d 'where the runs are; default: runs'
+complete -c fairmean -n '_shtab_fairmean_using audit' -l json -d 'print JSON, for other programs'
+complete -c fairmean -n '_shtab_fairmean_using audit' -l csv -d 'print CSV, for spreadsheets'
+complete -c fairmean -n '_shtab_fairmean_using audit' -l import -x -d 'import a module that registers parts of your own'
+complete -c fairmean -n '_shtab_fairmean_using audit; and test $_shtab_fairmean_npos -ge 0' -ka "(_fairmean_settings)" -d 'data (a file, a folder or a name), a run (its folder or a beginning of its hash) or a config, and settings'
 complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -eq 0' -a report -d 'one HTML file about a study or about runs'
 complete -c fairmean -n '_shtab_fairmean_using report' -s h -l help -d 'show this help message and exit'
 complete -c fairmean -n '_shtab_fairmean_using report' -s o -l output -x -d 'default: report.html'
@@ -240,6 +251,13 @@ complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -
 complete -c fairmean -n '_shtab_fairmean_using new' -s h -l help -d 'show this help message and exit'
 complete -c fairmean -n '_shtab_fairmean_using new' -l all -d 'every setting there is'
 complete -c fairmean -n '_shtab_fairmean_using new' -l json -d 'print JSON, for other programs'
+complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -eq 0' -a flower -d 'a real federation on Flower: new, up'
+complete -c fairmean -n '_shtab_fairmean_using flower' -s h -l help -d 'show this help message and exit'
+complete -c fairmean -n '_shtab_fairmean_using flower' -l clients -x -d 'with up: how many clients; else as the app says'
+complete -c fairmean -n '_shtab_fairmean_using flower' -l tls -d 'with up: encrypt, and admit only nodes whose keys are registered'
+complete -c fairmean -n '_shtab_fairmean_using flower' -l json -d 'print JSON, for other programs'
+complete -c fairmean -n '_shtab_fairmean_using flower; and test $_shtab_fairmean_npos -eq 0' -ka "new up" -d action
+complete -c fairmean -n '_shtab_fairmean_using flower; and test $_shtab_fairmean_npos -ge 1' -ka "(__fish_complete_directories)" -d 'the app'"'"'s folder; with up, also settings of the app'
 complete -c fairmean -n '_shtab_fairmean_using; and test $_shtab_fairmean_npos -eq 0' -a doctor -d 'is everything there? what is missing, and how to get it'
 complete -c fairmean -n '_shtab_fairmean_using doctor' -s h -l help -d 'show this help message and exit'
 complete -c fairmean -n '_shtab_fairmean_using doctor' -l dir -x -d 'where the runs are; default: runs'

@@ -11,12 +11,14 @@
 _shtab_fairmean_commands() {
   local _commands=(
     advise:'before a run: a safe step size'
+    audit:'whose labels are contradicted by the others?'
     check:'what the paper'"'"'s theorems say about a run'
     compare:'several methods × attacks × seeds in one table'
     completion:'let bash, zsh or fish complete with TAB'
     data:'data sets: list, show, get, path'
     doctor:'is everything there? what is missing, and how to get it'
     export:'runs for TensorBoard, MLflow, W&B or Trackio'
+    flower:'a real federation on Flower: new, up'
     list:'what there is: methods, attacks, …; all about one of them'
     ls:'which runs there are'
     new:'write a commented config to start from'
@@ -48,6 +50,22 @@ _shtab_fairmean_advise_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_fairmean_advise_defaults_added=0
+
+_shtab_fairmean_audit_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--false-alarms[of clients with nothing wrong, so many may be called contradicted\; default\: 0.05]:RATE:"
+  "--evidence[train anew on the other clients (folds), or use what a run of fairmean-recess recorded (recess)\; default\: whichever is sounder for the size]:evidence:(auto folds recess)"
+  "--samples[samples of a client, at most\; default\: 2000]:N:"
+  "--repeats[how often clients are divided anew\; default\: 3]:N:"
+  "--dir[where the runs are\; default\: runs]:FOLDER:"
+  "--json[print JSON, for other programs]"
+  "--csv[print CSV, for spreadsheets]"
+  "*--import[import a module that registers parts of your own]:MODULE:"
+  "*:data (a file, a folder or a name), a run (its folder or a beginning of its hash) or a config, and settings:_fairmean_settings"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_fairmean_audit_defaults_added=0
 
 _shtab_fairmean_check_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -120,6 +138,18 @@ _shtab_fairmean_export_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_fairmean_export_defaults_added=0
+
+_shtab_fairmean_flower_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--clients[with up\: how many clients\; else as the app says]:N:"
+  "--tls[with up\: encrypt, and admit only nodes whose keys are registered]"
+  "--json[print JSON, for other programs]"
+  ":action:(new up)"
+  "*:the app\'s folder\; with up, also settings of the app:_files -/"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_fairmean_flower_defaults_added=0
 
 _shtab_fairmean_list_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -268,12 +298,14 @@ _shtab_fairmean() {
       curcontext="${curcontext%:*:*}:_shtab_fairmean-$line[1]:"
       case $line[1] in
         advise) _arguments -C -s $_shtab_fairmean_advise_options ;;
+        audit) _arguments -C -s $_shtab_fairmean_audit_options ;;
         check) _arguments -C -s $_shtab_fairmean_check_options ;;
         compare) _arguments -C -s $_shtab_fairmean_compare_options ;;
         completion) _arguments -C -s $_shtab_fairmean_completion_options ;;
         data) _arguments -C -s $_shtab_fairmean_data_options ;;
         doctor) _arguments -C -s $_shtab_fairmean_doctor_options ;;
         export) _arguments -C -s $_shtab_fairmean_export_options ;;
+        flower) _arguments -C -s $_shtab_fairmean_flower_options ;;
         list) _arguments -C -s $_shtab_fairmean_list_options ;;
         ls) _arguments -C -s $_shtab_fairmean_ls_options ;;
         new) _arguments -C -s $_shtab_fairmean_new_options ;;
@@ -299,11 +331,11 @@ _fairmean_settings() {
       (attack.name) values=(none pairwise random random_class targeted furthest sign permutation shift) ;;
       (attack.pick) values=(last random) ;;
       (model.name) values=(auto mlp cnn linear resnet18 transformer lstm) ;;
-      (method.name) values=(fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant) ;;
-      (method.scale) values=(none fairmean fairmean-normalised qffl fairmean-split) ;;
-      (method.aggregator) values=(centered-clipping norm-screening faba krum multi-krum lfighter mean fedavg cwtm median rfa fedmgda+ adafed fairmoo fedmdfg fedlf qffl-normalised drfl term term-counts bant) ;;
+      (method.name) values=(fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant) ;;
+      (method.scale) values=(none fairmean fairmean-normalised qffl fairmean-split fairmean-recess) ;;
+      (method.aggregator) values=(accuracy-trust centered-clipping norm-screening faba krum multi-krum lfighter distance-aware mean fedavg cwtm median rfa fedmgda+ adafed fairmoo fedmdfg fedlf qffl-normalised drfl term term-counts bant) ;;
       (method.pre) values=(nnm clip) ;;
-      (method.objective) values=(cross-entropy tilted next-token binary-cross-entropy squared absolute huber) ;;
+      (method.objective) values=(cross-entropy tilted next-token binary-cross-entropy squared absolute huber recess scored logit-adjusted) ;;
       (train.schedule) values=(exponential cosine) ;;
       (train.device) values=(auto cpu cuda) ;;
       (train.dtype) values=(float32 float64 tf32 bfloat16) ;;
@@ -316,7 +348,7 @@ _fairmean_settings() {
     esac
     return
   fi
-  values=(seed theory data.name data.path data.target data.client data.split data.test data.task data.validation data.scale data.trust partition.name partition.alpha partition.clients partition.seed partition.min_size partition.shards_per_client attack.name attack.clients attack.fraction attack.rho attack.pick attack.source attack.target model.name model.weights model.frozen model.weights_sha256 method.name method.scale method.aggregator method.pre method.objective train.rounds train.lr train.lr_decay train.schedule train.batch train.local_steps train.local_lr train.participation train.patience train.keep train.device train.dtype train.engine train.memory server.name server.lr run.name run.dir run.eval_every)
+  values=(seed theory data.name data.path data.target data.client data.split data.test data.task data.validation data.scale data.trust partition.name partition.alpha partition.clients partition.seed partition.min_size partition.shards_per_client attack.name attack.clients attack.fraction attack.rho attack.pick attack.source attack.target model.name model.weights model.frozen model.weights_sha256 method.name method.scale method.aggregator method.pre method.objective train.rounds train.lr train.lr_decay train.schedule train.batch train.local_steps train.local_epochs train.local_lr train.client_momentum train.weight_decay train.proximal train.participation train.presence train.spell train.spread train.candidates train.unbiased train.patience train.keep train.device train.dtype train.engine train.memory server.name server.lr run.name run.dir run.eval_every run.eval_clients)
   compadd -S '=' -a values
   _files -g '*.toml'
 }
@@ -326,7 +358,7 @@ _fairmean_list() {
   compadd -S '' -- "$@"
 }
 
-_fairmean_methods() { _fairmean_list fairmean fairmean-normalised fairmean-split qffl mean fedavg term-hierarchical drfl term h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant }
+_fairmean_methods() { _fairmean_list fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant }
 
 _fairmean_attacks() { _fairmean_list none pairwise random random_class targeted furthest sign permutation shift }
 
