@@ -3,7 +3,7 @@
 # make format apply the formatter                    PYTEST_XDIST_AUTO_NUM_WORKERS=N sets the number of workers
 # make docs   the documentation site, into site/
 # make fuzz   300 bad inputs, each of which must end in one line; COUNT=800 has all that were written by hand
-# make bench  ours, five peers and plain training side by side on this CPU: about 40 minutes, 7 GB of environments
+# make bench  ours, five peers and plain training side by side on this CPU: over an hour, 7 GB of environments
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -45,6 +45,9 @@ bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/bench.py table
 	$(BIN)/python benchmarks/bench.py sweep
 	$(BIN)/python benchmarks/bench.py report
+	$(BIN)/python benchmarks/bench_local.py table
+	$(BIN)/python benchmarks/bench_local.py growth
+	$(BIN)/python benchmarks/bench_local.py report
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

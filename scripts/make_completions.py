@@ -54,6 +54,8 @@ COMPLETERS = {
     "to": "trackers",
 }
 """Arguments by name, and what completes them."""
+ELSEWHERE = ("flower",)
+"""Verbs whose settings are not ours, but those of a user's app in a folder."""
 
 BASH = r"""
 _fairmean_values() {  # $1=key
@@ -247,7 +249,8 @@ def verbs_with(root: argparse.ArgumentParser, *names: str) -> list[str]:
     return [
         verb
         for verb, of_verb in _verbs(root).items()
-        if any(not action.option_strings and action.dest in names for action in of_verb._actions)
+        if verb not in ELSEWHERE
+        and any(not action.option_strings and action.dest in names for action in of_verb._actions)
     ]
 
 
@@ -306,10 +309,13 @@ def _words(some: Iterable[str]) -> str:
 def completion(shell: str) -> str:
     """The completion file of a shell."""
     root = whole_parser()
-    for of_verb in _verbs(root).values():
+    for verb, of_verb in _verbs(root).items():
         of_verb.description = None  # the short help is enough
         for action in of_verb._actions:
-            if action.dest in COMPLETERS:
+            if verb in ELSEWHERE and action.dest == "settings":
+                action.metavar = action.dest
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            elif action.dest in COMPLETERS:
                 name = f"_fairmean_{COMPLETERS[action.dest]}"
                 action.metavar = action.dest  # zsh takes a colon in it for something else
                 action.complete = {"zsh": name, "fish": f"({name})"}  # type: ignore[attr-defined]

@@ -97,6 +97,9 @@ def _try(place: Path, fairmean: Path) -> None:
         sys.exit(f"'fairmean run' did not finish: {summary}")
     if "finished" not in _run([command, "ls"], empty):
         sys.exit("'fairmean ls' does not show the run")
+    _run([command, "flower", "new", "app"], empty)
+    if not (empty / "app" / "server_app.py").is_file():
+        sys.exit("'fairmean flower new' does not write an app")
     print(f"fairmean {version}: two rounds, average {summary['average']:.1f} %")
 
 

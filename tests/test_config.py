@@ -187,7 +187,15 @@ FULL = {
         "batch": 32,
         "local_steps": 2,
         "local_lr": 0.01,
+        "client_momentum": 0.9,
+        "weight_decay": 0.001,
+        "proximal": 0.1,
         "participation": 0.5,
+        "presence": "markov",
+        "spell": 4.0,
+        "spread": 0.1,
+        "candidates": 7,
+        "unbiased": True,
         "patience": 3,
         "keep": "best",
         "device": "cpu",
@@ -196,8 +204,9 @@ FULL = {
         "memory": 1.5,
     },
     "server": {"name": "adam", "lr": 0.02, "sha256": "0123456789abcdef"},
-    "run": {"name": "mine", "dir": "else", "eval_every": 3},
+    "run": {"name": "mine", "dir": "else", "eval_every": 3, "eval_clients": 4},
 }
+INSTEAD = {"train": {"local_epochs": 3}}  # keys that exclude one of the above
 
 
 def keys():
@@ -211,6 +220,7 @@ def keys():
         assert isinstance(section, dict)
         declared = {f.name for f in dataclasses.fields(getattr(Config(), field.name))}
         if field.name != "method":
+            section = section | INSTEAD.get(field.name, {})
             assert declared - {"hyper"} == set(section), f"FULL lacks a key of [{field.name}]"
         found += [(f"{field.name}.{key}", value) for key, value in section.items()]
     return found
@@ -220,7 +230,13 @@ def keys():
 def test_the_hash_depends_on_everything_but_where_results_go(key, value):
     if key == "method.name":
         value = "fairmean-normalised"
-    more = {"data.validation": 0.2} if key in ("train.patience", "train.keep") else {}  # without it they mean nothing
+    needed = {  # without which they mean nothing
+        "train.patience": {"data.validation": 0.2},
+        "train.keep": {"data.validation": 0.2},
+        "train.client_momentum": {"train.local_steps": 2},
+        "train.proximal": {"train.local_steps": 2},
+    }
+    more = needed.get(key, {})
     changed, default = parse(gather(None, {key: value, **more})), parse(gather(None, more))
     assert changed != default, f"{key} = {value} is the default"
     assert (changed.hash() == default.hash()) == (key in ("run.name", "run.dir"))

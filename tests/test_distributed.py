@@ -28,6 +28,7 @@ from fairmean.data import Dataset
 from fairmean.data.federation import build
 from fairmean.data.tasks import TASKS
 from fairmean.engine import Simulator, Training
+from fairmean.engine.participation import Presence
 from fairmean.engine.ranks import ALONE, Ranks, World, borders
 from fairmean.errors import Lost, UserError
 from fairmean.experiments.config import gather, parse
@@ -47,6 +48,17 @@ MODES = {
     "local, partial": {"participation": 0.5, "local_steps": 2},
 }
 ALONE_IN_ROUND = {"one client": {"participation": 0.2}, "one client, local": {"participation": 0.2, "local_steps": 2}}
+LONG_TRAINING = {"local_epochs": 2, "client_momentum": 0.5, "proximal": 0.1, "weight_decay": 0.01}
+EPOCHS = {
+    "epochs": {"batch": 16, **LONG_TRAINING},
+    "epochs, linear": {"batch": 16, "participation": 0.8, **LONG_TRAINING},
+}
+PRESENT = {
+    "available": {"participation": 0.5, "presence": Presence("markov", spell=2), "batch": 16},
+    "often nobody": {"participation": 0.2, "presence": Presence("markov", spell=1)},
+    "by size": {"participation": 0.5, "presence": Presence("size"), "local_steps": 2},
+    "by loss": {"participation": 0.34, "presence": Presence("power-of-choice")},
+}
 SOME = ["fairmean", "fairmean-normalised", "term-hierarchical", "krum", "cwtm", "centered-clipping", "fedmdfg", "bant"]
 
 
@@ -55,6 +67,10 @@ SOME = ["fairmean", "fairmean-normalised", "term-hierarchical", "krum", "cwtm", 
 
 def small(shape, classes):
     return nn.Sequential(nn.Linear(*shape, 12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, classes))
+
+
+def stacked(shape, classes):
+    return nn.Sequential(nn.Linear(*shape, 12), nn.ReLU(), nn.Linear(12, classes))
 
 
 def federation(clients=6):
@@ -74,9 +90,9 @@ def simulate(job, world=ALONE):
         simulator = task_simulator(mode, OBJECTIVES[mode][0], name, TASKS[mode].attacks[1], world=world)
     else:
         fed = federation(clients)
-        training = Training(lr=0.1, rounds=10, **(MODES | ALONE_IN_ROUND)[mode])
+        training = Training(lr=0.1, rounds=10, **(MODES | ALONE_IN_ROUND | EPOCHS | PRESENT)[mode])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(models.MODELS, "small", small)
+            patch.setitem(models.MODELS, "small", stacked if mode == "epochs, linear" else small)
             model = models.build("small", fed.shape, fed.classes, 3)
         simulator = Simulator(fed, model, METHODS[name], training, dtype=torch.float64, seed=3, world=world, chunk=40)
     assert simulator.agree(7 * (1 + world.rank)) == 7
@@ -126,9 +142,17 @@ def test_two_ranks_for_every_method_and_mode(tmp_path):
     assert_like_one_process([(name, mode, 6) for name in METHODS for mode in MODES], 2, tmp_path)
 
 
-def test_two_ranks_for_every_task(tmp_path):
+def test_two_ranks_whoever_takes_part(tmp_path):
+    rules = ["fairmean", "term", "turns", "median", "rfa", "centered-clipping", "bant"]
+    assert_like_one_process([(name, mode, 6) for name in rules for mode in PRESENT], 2, tmp_path)
+
+
+def test_two_ranks_for_every_task_and_for_local_epochs(tmp_path):
     rules = ("fairmean", "term", "krum", "centered-clipping")
-    assert_like_one_process([(rule, task, 6) for rule in rules for task in OBJECTIVES], 2, tmp_path)
+    jobs = [(rule, task, 6) for rule in rules for task in OBJECTIVES]
+    names = [*SOME, "turns", "turns+loss", "turns+rfa", "turns+median", "weights+loss"]
+    jobs += [(name, mode, 6) for name in names for mode in EPOCHS]
+    assert_like_one_process(jobs, 2, tmp_path)
 
 
 def test_four_ranks_also_with_fewer_clients(tmp_path):

@@ -48,3 +48,15 @@ def test_every_notebook_parses(file):
     for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
             ast.parse("".join(cell["source"]))
+
+
+def test_mislabelled_site(here, capsys):
+    names = executed(EXAMPLES / "mislabelled_site.ipynb")
+    verdicts = {client["client"]: client["verdict"] for client in names["audit"].clients}
+    assert verdicts.pop("Ulm") == "contradicted"
+    assert verdicts.pop("Trier") == "served badly"
+    assert set(verdicts.values()) == {"nothing unusual"}
+    assert names["again"].contradicted == []
+    assert "Whose labels are contradicted?" in (here / "report.html").read_text(encoding="utf-8")
+    assert names["audit"]._repr_html_().count("<circle") == 6
+    assert "looks" in capsys.readouterr().out

@@ -26,9 +26,12 @@ INTEGERS = {
     "train.rounds": 1,
     "train.batch": 0,
     "train.local_steps": 1,
+    "train.local_epochs": 0,
     "run.eval_every": 0,
+    "run.eval_clients": 0,
 }
 FRACTIONS = ["attack.rho", "attack.fraction", "train.lr_decay", "train.participation"]
+NONNEGATIVE = ["train.weight_decay", "train.proximal", "train.client_momentum"]
 POSITIVE = ["partition.alpha", "train.lr", "train.local_lr", "method.tau"]
 TEXTS = [
     "data.name",
@@ -69,10 +72,10 @@ def _trial() -> Iterator[Case]:
     yield _setting("rounds=3", "rounds=3", says=("rounds", "train.rounds"), never=("'run'",), **new)
     yield _setting("train=3", "train=3", says=("train",), never=("train.name",), **new)
     yield _setting(
-        "weight_decay, of which there is none",
-        "train.weight_decay=0.1",
-        says=("weight_decay",),
-        never=("lr_decay'?",),
+        "gradient_decay, of which there is none",
+        "train.gradient_decay=0.1",
+        says=("gradient_decay",),
+        never=("lr_decay'?", "weight_decay'?"),
         **new,
     )
     alpha = ["partition.name=dirichlet", "partition.min_size=2", "partition.alpha=1e308"]
@@ -212,7 +215,7 @@ def drawn(draw: random.Random) -> Case:
 
 
 def _bad_value(draw: random.Random) -> tuple[str, str]:
-    kind = draw.choice(["integer", "fraction", "positive", "text"])
+    kind = draw.choice(["integer", "fraction", "positive", "nonnegative", "text"])
     if kind == "integer":
         key, low = draw.choice(list(INTEGERS.items()))
         bad = [*NO_NUMBER, "nan", "inf", "1.5", "1e308", str(low - 1), f"-{HUGE}"]
@@ -222,6 +225,9 @@ def _bad_value(draw: random.Random) -> tuple[str, str]:
     elif kind == "positive":
         key = draw.choice(POSITIVE)
         bad = [*NO_NUMBER, "nan", "inf", "-inf", "-1", "0", "-1e308"]
+    elif kind == "nonnegative":
+        key = draw.choice(NONNEGATIVE)
+        bad = [*NO_NUMBER, "nan", "inf", "-inf", "-1", "-1e308"]
     else:
         key = draw.choice(TEXTS)
         bad = NO_TEXT
@@ -272,7 +278,7 @@ def _misspelled(draw: random.Random, word: str, known: set[str]) -> str:
 
 
 def _misspelled_key(draw: random.Random) -> Case:
-    known = [*INTEGERS, *FRACTIONS, *POSITIVE, *TEXTS]
+    known = [*INTEGERS, *FRACTIONS, *POSITIVE, *NONNEGATIVE, *TEXTS]
     section, _, key = draw.choice([key for key in known if "." in key]).partition(".")
     if draw.random() < 0.3:
         wrong = _misspelled(draw, section, {"data", "partition", "attack", "model", "method", "train", "run", "grid"})

@@ -1,0 +1,231 @@
+"""The study of fairmean-recess: paired draws, an oracle beside the methods, and what clients measured of themselves.
+
+    python -m paper.recess run PART --draws 20     appends to results/recess.csv what is not there yet
+    python -m paper.recess show                    the tables of docs/recess.md
+
+The parts, the draws and the tests were written down in docs/recess.md before the first run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairmean.experiments.building import build_simulator
+from fairmean.experiments.config import Config, gather, parse
+from fairmean.experiments.identity import resolve
+from fairmean.experiments.metrics import summarise
+from fairmean.experiments.statistics import Difference, holm, paired
+from paper.oracle import told
+
+FILE = Path(__file__).parents[1] / "results" / "recess.csv"
+FIELDS = ("part", "setting", "method", "seed", "average", "variance", "worst", "seconds", "poisoned", "excess", "trust")
+METRICS = ("average", "variance", "worst")
+ATTACKS = ("none", "pairwise", "random_class", "random")
+ORACLE = "oracle"
+COMPARED = (
+    "mean", ORACLE, "fairmean-split", "fairmean-recess", "fednoro:warm=100", "antiflipper", "centered-clipping",
+)  # fmt: skip
+SMALL: dict[str, Any] = {
+    "data.name": "fashion-mnist", "model.name": "mlp", "partition.alpha": 0.1, "attack.pick": "random",
+    "train.batch": 64, "train.rounds": 600, "train.lr": 0.2, "train.schedule": "cosine",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some settings by name, the methods that are compared in each, and the first draw."""
+
+    settings: Mapping[str, Mapping[str, Any]]
+    methods: Sequence[str]
+    first: int
+
+
+def _attacks(more: Mapping[str, Any], attacks: Sequence[str] = ATTACKS) -> dict[str, dict[str, Any]]:
+    return {attack: SMALL | {"attack.name": attack} | dict(more) for attack in attacks}
+
+
+FULL = {"train.batch": 0, "train.rounds": 2000, "train.lr": 0.4, "train.schedule": "exponential"}
+CIFAR: dict[str, Any] = {
+    "data.name": "cifar10", "model.name": "cnn", "train.batch": 256, "train.rounds": 1200, "train.lr": 0.2,
+    "train.schedule": "exponential", "train.lr_decay": 0.999,
+}  # fmt: skip
+ABLATIONS = (
+    "fairmean-recess:begin=0.69:until=0.6901",
+    "fairmean-recess:rare=0.999:seldom=0.000001",
+    "fairmean-recess:kappa=0",
+    "fairmean-recess:cap=1:floor=0",
+)
+PARTS = {
+    "alpha-0.1": Part(_attacks({}), COMPARED, 11_000),
+    "alpha-0.5": Part(_attacks({"partition.alpha": 0.5}), COMPARED, 11_000),
+    "harder": Part(
+        {
+            "one poisoned": SMALL | {"attack.name": "pairwise", "attack.clients": 1},
+            "three poisoned": SMALL | {"attack.name": "pairwise", "attack.clients": 3},
+            "half of the labels": SMALL | {"attack.name": "pairwise", "attack.rho": 0.5},
+        },
+        COMPARED[:4],
+        12_000,
+    ),
+    "training": Part(
+        {
+            "local steps": SMALL | {"attack.name": "pairwise", "train.local_steps": 5, "train.rounds": 120},
+            "half take part": SMALL | {"attack.name": "pairwise", "train.participation": 0.5},
+        },
+        COMPARED[:4],
+        13_000,
+    ),
+    "ablations": Part(_attacks({}, ("none", "pairwise")), ("mean", "fairmean-recess", *ABLATIONS), 14_000),
+    "full-batch": Part(_attacks(FULL), COMPARED, 15_000),
+    "cifar10": Part(_attacks(CIFAR), COMPARED, 16_000),
+}
+
+
+def configured(setting: Mapping[str, Any], spec: str, seed: int) -> Config:
+    """The run of a method in a setting."""
+    name, *hyper = (spec if spec != ORACLE else "mean").split(":")
+    pairs = [one.partition("=") for one in hyper]
+    own = {f"method.{key}": json.loads(value) for key, _, value in pairs}
+    return resolve(parse(gather({}, {**setting, "seed": seed, "method.name": name, **own})))
+
+
+def one(setting: Mapping[str, Any], spec: str, seed: int) -> dict[str, Any]:
+    """Train to the end; figures of the regular clients, and what all clients measured."""
+    simulator = build_simulator(configured(setting, spec, seed))
+    regular = simulator.federation.regular
+    if spec == ORACLE:
+        simulator = told(simulator)
+    began = time.perf_counter()
+    for t in range(simulator.training.rounds):
+        simulator.step(t)
+    seconds = time.perf_counter() - began
+    figures = summarise(simulator.evaluate()[0], regular)
+    shown = {name: [round(value, 4) for value in values.tolist()] for name, values in simulator.shown().items()}
+    return {
+        **{metric: round(figures[metric], 4) for metric in METRICS},
+        "seconds": round(seconds, 2),
+        "poisoned": json.dumps(np.flatnonzero(~regular).tolist()),
+        **{name: json.dumps(shown.get(name, [])) for name in ("excess", "trust")},
+    }
+
+
+def run(names: Sequence[str], draws: int) -> None:
+    """Everything of these parts that is not in the file yet, draw after draw."""
+    done = {(row["part"], row["setting"], row["method"], int(row["seed"])) for row in read()}
+    for k in range(draws):
+        for name in names:
+            part = PARTS[name]
+            for setting, settings in part.settings.items():
+                for method in part.methods:
+                    key = (name, setting, method, part.first + k)
+                    if key in done or (method == ORACLE and settings["attack.name"] == "none"):
+                        continue
+                    _append(dict(zip(FIELDS, key, strict=False)) | one(settings, method, part.first + k))
+
+
+def _append(row: Mapping[str, Any]) -> None:
+    new = not FILE.exists()
+    with FILE.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def read() -> list[dict[str, str]]:
+    """The rows of the file."""
+    if not FILE.exists():
+        return []
+    with FILE.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def show(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """A table for each part: differences to Mean with 95 % intervals, a star where they hold after Holm's correction.
+
+    Detection is trust below one half; AUC is of the excess, over all clients of a setting's draws.
+    """
+    for name, part in PARTS.items():
+        mine = [row for row in rows if row["part"] == name]
+        if not mine:
+            continue
+        cells: dict[tuple[str, str, str], Difference] = {}
+        for setting in part.settings:
+            base = {row["seed"]: row for row in mine if (row["setting"], row["method"]) == (setting, "mean")}
+            for method in part.methods[1:]:
+                pairs = [
+                    (row, base[row["seed"]])
+                    for row in mine
+                    if (row["setting"], row["method"]) == (setting, method) and row["seed"] in base
+                ]
+                for metric in METRICS:
+                    if len(pairs) > 1:
+                        a, b = zip(*((float(one[metric]), float(other[metric])) for one, other in pairs), strict=True)
+                        cells[setting, method, metric] = paired(a, b)
+        p_values = {key: cell.p for key, cell in cells.items()}
+        corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+        yield f"\n**{name}**\n"
+        yield "| setting | method | n | average | variance | worst | found | wrong alarms | AUC |"
+        yield "|---|---|---|---|---|---|---|---|---|"
+        for setting in part.settings:
+            own = [row for row in mine if (row["setting"], row["method"]) == (setting, "mean")]
+            if own:
+                means = " | ".join(f"{np.mean([float(row[m]) for row in own]):.1f}" for m in METRICS)
+                yield f"| {setting} | mean, absolute | {len(own)} | {means} | | | |"
+            for method in part.methods[1:]:
+                if (setting, method, "average") not in cells:
+                    continue
+                texts = []
+                for metric in METRICS:
+                    difference = cells[setting, method, metric]
+                    star = "*" if corrected[setting, method, metric] < 0.05 else ""
+                    texts.append(f"{difference.mean:+.1f} ± {difference.half:.1f}{star}")
+                found = _detection([row for row in mine if (row["setting"], row["method"]) == (setting, method)])
+                yield f"| {setting} | {method} | {difference.n} | {' | '.join(texts)} | {found} |"
+
+
+def _detection(rows: Sequence[Mapping[str, str]]) -> str:
+    bad_excess: list[float] = []
+    good_excess: list[float] = []
+    found = wrong = 0
+    for row in rows:
+        poisoned = set(json.loads(row["poisoned"]))
+        for i, (excess, trust) in enumerate(zip(json.loads(row["excess"]), json.loads(row["trust"]), strict=True)):
+            (bad_excess if i in poisoned else good_excess).append(excess)
+            found, wrong = found + (i in poisoned and trust < 0.5), wrong + (i not in poisoned and trust < 0.5)
+    if not good_excess:
+        return " | | "
+    if not bad_excess:
+        return f" | {wrong} of {len(good_excess)} | "
+    bad, good = np.array(bad_excess)[:, None], np.array(good_excess)[None]
+    auc = np.mean((bad > good) + 0.5 * (bad == good))
+    return f"{found} of {len(bad_excess)} | {wrong} of {len(good_excess)} | {auc:.3f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    running = verbs.add_parser("run")
+    running.add_argument("parts", nargs="+", choices=PARTS)
+    running.add_argument("--draws", type=int, default=10)
+    verbs.add_parser("show")
+    arguments = parser.parse_args()
+    if arguments.verb == "run":
+        run(arguments.parts, arguments.draws)
+    else:
+        print("\n".join(show(read())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
