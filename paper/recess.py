@@ -1,36 +1,47 @@
 """The study of fairmean-recess: paired draws, an oracle beside the methods, and what clients measured of themselves.
 
     python -m paper.recess run PART --draws 20     appends to results/recess.csv what is not there yet
+    python -m paper.recess steps                   a step size for each method of the part 'tuned', on other draws
     python -m paper.recess show                    the tables of docs/recess.md
 
-The parts, the draws and the tests were written down in docs/recess.md before the first run.
+The parts, the draws and the tests were written down in docs/recess.md before the first run. Several parts may run at
+once, each in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from fairmean.experiments.building import build_simulator
+from fairmean.data.federation import Federation
+from fairmean.engine import Simulator
+from fairmean.experiments.building import build_federation, build_simulator
 from fairmean.experiments.config import Config, gather, parse
 from fairmean.experiments.identity import resolve
 from fairmean.experiments.metrics import summarise
 from fairmean.experiments.statistics import Difference, holm, paired
+from fairmean.rules.context import Context, Means
+from fairmean.rules.recess import FairMeanRecess
+from fairmean.rules.round import State
 from paper.oracle import told
 
-FILE = Path(__file__).parents[1] / "results" / "recess.csv"
+RESULTS = Path(__file__).parents[1] / "results"
+FILE, STEPS = RESULTS / "recess.csv", RESULTS / "recess-steps.csv"
 FIELDS = ("part", "setting", "method", "seed", "average", "variance", "worst", "seconds", "poisoned", "excess", "trust")
 METRICS = ("average", "variance", "worst")
-ATTACKS = ("none", "pairwise", "random_class", "random")
+ATTACKS = ("none", "pairwise", "random_class", "random", "adaptive")
 ORACLE = "oracle"
 COMPARED = (
     "mean", ORACLE, "fairmean-split", "fairmean-recess", "fednoro:warm=100", "antiflipper", "centered-clipping",
@@ -60,11 +71,17 @@ CIFAR: dict[str, Any] = {
     "train.schedule": "exponential", "train.lr_decay": 0.999,
 }  # fmt: skip
 ABLATIONS = (
-    "fairmean-recess:begin=0.69:until=0.6901",
-    "fairmean-recess:rare=0.999:seldom=0.000001",
-    "fairmean-recess:kappa=0",
-    "fairmean-recess:cap=1:floor=0",
+    "fairmean-recess:begin=0.69:until=0.6901",  # no recess to speak of
+    "fairmean-recess:rare=0.999:seldom=0.000001",  # no adjustment by label shares
+    "fairmean-recess:kappa=0",  # no priority for badly served clients
+    "fairmean-recess:beta=0",  # without the excess of fairmean-split
+    "fairmean-recess:cap=1:floor=0",  # no guard
 )
+MANY: dict[str, Any] = {
+    "partition.clients": 100, "attack.clients": 20, "train.participation": 0.1, "train.local_epochs": 1,
+    "train.rounds": 150,
+}  # fmt: skip
+STALE = "stale shares"
 PARTS = {
     "alpha-0.1": Part(_attacks({}), COMPARED, 11_000),
     "alpha-0.5": Part(_attacks({"partition.alpha": 0.5}), COMPARED, 11_000),
@@ -73,22 +90,63 @@ PARTS = {
             "one poisoned": SMALL | {"attack.name": "pairwise", "attack.clients": 1},
             "three poisoned": SMALL | {"attack.name": "pairwise", "attack.clients": 3},
             "half of the labels": SMALL | {"attack.name": "pairwise", "attack.rho": 0.5},
+            "look-alike": SMALL | {"attack.name": "look-alike"},
+            "confused": SMALL | {"attack.name": "confused"},
+            STALE: SMALL | {"attack.name": "adaptive"},
         },
         COMPARED[:4],
         12_000,
     ),
     "training": Part(
         {
-            "local steps": SMALL | {"attack.name": "pairwise", "train.local_steps": 5, "train.rounds": 120},
+            "five local steps": SMALL | {"attack.name": "pairwise", "train.local_steps": 5, "train.rounds": 120},
             "half take part": SMALL | {"attack.name": "pairwise", "train.participation": 0.5},
+            "half are there, in spells": SMALL
+            | {
+                "attack.name": "pairwise", "train.participation": 0.5, "train.presence": "markov", "train.spell": 15,
+            },
+            "20 of 100, a tenth takes part, an epoch": SMALL | {"attack.name": "pairwise"} | MANY,
         },
         COMPARED[:4],
         13_000,
     ),
     "ablations": Part(_attacks({}, ("none", "pairwise")), ("mean", "fairmean-recess", *ABLATIONS), 14_000),
+    "others": Part(
+        _attacks({}, ("none", "pairwise")), ("mean", "fairmean-recess", "term:t=-1", "rfa", "h-nobs:q=0.1"), 17_000
+    ),
+    "tuned": Part(_attacks({}, ("none", "pairwise")), COMPARED, 18_000),
     "full-batch": Part(_attacks(FULL), COMPARED, 15_000),
     "cifar10": Part(_attacks(CIFAR), COMPARED, 16_000),
-}
+}  # fmt: skip
+GRID, CHOOSING = (0.1, 0.2, 0.4), (9_000, 9_001)
+"""Step sizes for the part 'tuned', and the draws on which one of them is chosen for each method."""
+
+
+@dataclass(frozen=True, eq=False)
+class StaleShares(FairMeanRecess):
+    """Clients that tell the shares of other labels than those they train on: a row of ``told`` for each that lies."""
+
+    told: Tensor | None = None
+
+    def side(self, scales: Tensor, means: Means, context: Context) -> State:
+        assert self.told is not None
+        told = self.told[context.clients]
+        labels = torch.where(told.isnan(), means["labels"], told)
+        return super().side(scales, {**means, "labels": labels}, context)
+
+
+def stale(simulator: Simulator) -> Simulator:
+    """The same simulator, whose poisoned clients tell the shares of their labels before the attack."""
+    federation, scale = simulator.federation, simulator.method.scale
+    if isinstance(scale, FairMeanRecess):
+        counts = federation.class_counts(federation.clean_y)
+        shares = torch.from_numpy(counts / counts.sum(1, keepdims=True))
+        shares[torch.from_numpy(federation.regular)] = torch.nan
+        known = {field.name: getattr(scale, field.name) for field in fields(scale)}
+        server = simulator.server
+        server.method = replace(simulator.method, scale=StaleShares(**known, told=shares))
+        simulator.method = server.method
+    return simulator
 
 
 def configured(setting: Mapping[str, Any], spec: str, seed: int) -> Config:
@@ -99,55 +157,97 @@ def configured(setting: Mapping[str, Any], spec: str, seed: int) -> Config:
     return resolve(parse(gather({}, {**setting, "seed": seed, "method.name": name, **own})))
 
 
-def one(setting: Mapping[str, Any], spec: str, seed: int) -> dict[str, Any]:
-    """Train to the end; figures of the regular clients, and what all clients measured."""
-    simulator = build_simulator(configured(setting, spec, seed))
+def one(
+    setting: Mapping[str, Any], spec: str, seed: int, lies: bool = False, like: Federation | None = None
+) -> tuple[dict[str, Any], Federation]:
+    """Train to the end; figures of the regular clients, and what all clients measured. ``like`` saves reading data."""
+    config = configured(setting, spec, seed)
+    simulator = build_simulator(config, build_federation(config, like=like))
     regular = simulator.federation.regular
     if spec == ORACLE:
         simulator = told(simulator)
+    if lies:
+        simulator = stale(simulator)
     began = time.perf_counter()
     for t in range(simulator.training.rounds):
         simulator.step(t)
     seconds = time.perf_counter() - began
     figures = summarise(simulator.evaluate()[0], regular)
     shown = {name: [round(value, 4) for value in values.tolist()] for name, values in simulator.shown().items()}
-    return {
+    row = {
         **{metric: round(figures[metric], 4) for metric in METRICS},
         "seconds": round(seconds, 2),
         "poisoned": json.dumps(np.flatnonzero(~regular).tolist()),
         **{name: json.dumps(shown.get(name, [])) for name in ("excess", "trust")},
     }
+    return row, simulator.federation
 
 
 def run(names: Sequence[str], draws: int) -> None:
     """Everything of these parts that is not in the file yet, draw after draw."""
-    done = {(row["part"], row["setting"], row["method"], int(row["seed"])) for row in read()}
+    done = {(row["part"], row["setting"], row["method"], int(row["seed"])) for row in read(FILE)}
+    like: Federation | None = None
+    oracles: dict[str, dict[str, Any]] = {}  # the poisoned clients never take part, so how they lie does not matter
     for k in range(draws):
         for name in names:
             part = PARTS[name]
+            steps = chosen_steps() if name == "tuned" else {}
             for setting, settings in part.settings.items():
                 for method in part.methods:
                     key = (name, setting, method, part.first + k)
                     if key in done or (method == ORACLE and settings["attack.name"] == "none"):
                         continue
-                    _append(dict(zip(FIELDS, key, strict=False)) | one(settings, method, part.first + k))
+                    own = {"train.lr": steps[method]} if steps else {}
+                    same = json.dumps([{**settings, "attack.name": "", "attack.rho": 1}, part.first + k])
+                    if method == ORACLE and same in oracles:
+                        row = oracles[same]
+                    else:
+                        row, like = one({**settings, **own}, method, part.first + k, setting == STALE, like)
+                    if method == ORACLE:
+                        oracles[same] = row
+                    append(FILE, FIELDS, dict(zip(FIELDS, key, strict=False)) | row)
 
 
-def _append(row: Mapping[str, Any]) -> None:
-    new = not FILE.exists()
-    with FILE.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+def choose_steps() -> None:
+    """Every method with every step size, without attack and under pairwise flips, on draws that nothing else uses."""
+    like: Federation | None = None
+    done = {(row["method"], float(row["lr"]), row["setting"], int(row["seed"])) for row in read(STEPS)}
+    for seed in CHOOSING:
+        for setting, settings in PARTS["tuned"].settings.items():
+            for method in COMPARED:
+                for lr in GRID:
+                    if (method, lr, setting, seed) in done or (method == ORACLE and setting == "none"):
+                        continue
+                    row, like = one({**settings, "train.lr": lr}, method, seed, like=like)
+                    known = {"method": method, "lr": lr, "setting": setting, "seed": seed, "average": row["average"]}
+                    append(STEPS, tuple(known), known)
 
 
-def read() -> list[dict[str, str]]:
-    """The rows of the file."""
-    if not FILE.exists():
+def chosen_steps() -> dict[str, float]:
+    """For each method the step with the best average accuracy, over the draws and both settings."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for row in read(STEPS):
+        found.setdefault(row["method"], {}).setdefault(float(row["lr"]), []).append(float(row["average"]))
+    return {method: max(own, key=lambda lr: float(np.mean(own[lr]))) for method, own in found.items()}
+
+
+def append(file: Path, names: Sequence[str], row: Mapping[str, Any]) -> None:
+    """One row, in one piece, so that several processes can add to the same file."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    if not file.exists():
+        writer.writeheader()
+    writer.writerow(row)
+    with file.open("a", newline="", encoding="utf-8") as there:
+        there.write(text.getvalue())
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    """The rows of a file."""
+    if not file.exists():
         return []
-    with FILE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    with file.open(newline="", encoding="utf-8") as there:
+        return list(csv.DictReader(there))
 
 
 def show(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
@@ -218,12 +318,16 @@ def main() -> int:
     running = verbs.add_parser("run")
     running.add_argument("parts", nargs="+", choices=PARTS)
     running.add_argument("--draws", type=int, default=10)
+    verbs.add_parser("steps")
     verbs.add_parser("show")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     if arguments.verb == "run":
         run(arguments.parts, arguments.draws)
+    elif arguments.verb == "steps":
+        choose_steps()
     else:
-        print("\n".join(show(read())))
+        print("\n".join(show(read(FILE))))
     return 0
 
 

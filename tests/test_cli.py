@@ -385,7 +385,17 @@ def test_list(what, capsys, here):
 
 NAMES = {
     "methods": {"mean", "fedavg", "qffl", "qffl-normalised", "fairmean", "fairmean-normalised"},
-    "attacks": {"none", "pairwise", "random", "random_class", "targeted", "furthest"},
+    "attacks": {
+        "none",
+        "pairwise",
+        "random",
+        "random_class",
+        "targeted",
+        "look-alike",
+        "confused",
+        "furthest",
+        "adaptive",
+    },
     "datasets": {"fashion-mnist-mini", "fashion-mnist", "cifar10"},
     "models": {"mlp", "cnn", "linear", "resnet18", "transformer", "lstm", "module:factory"},
     "partitions": {"dirichlet", "iid", "shards", "given"},

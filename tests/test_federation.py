@@ -96,7 +96,9 @@ def test_test_data_mirrors_the_training_mix(labels, test_labels, clients):
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("attack", ["pairwise", "random", "random_class", "targeted", "furthest"])
+@pytest.mark.parametrize(
+    "attack", ["pairwise", "random", "random_class", "targeted", "look-alike", "confused", "furthest", "adaptive"]
+)
 def test_poisoning_touches_only_what_it_says(data, attack, rho):
     fed = build(data, attack=attack, poisoned=np.array([2, 8]), rho=rho, source=3, target=6)
     clean = build(data)
@@ -108,9 +110,9 @@ def test_poisoning_touches_only_what_it_says(data, attack, rho):
         before, after = fed.clean_y[mine].numpy(), fed.y[mine].numpy()
         changed = before != after
         count = round(rho * len(before)) if i in (2, 8) else 0
-        if attack == "furthest":
+        if attack in ("furthest", "adaptive"):
             assert not changed.any()
-            assert fed.dynamic[mine].sum() == count
+            assert (fed.dynamic[mine] == {"furthest": 1, "adaptive": 2}[attack]).sum() == count
         elif attack == "targeted":
             assert (before[changed] == 3).all()
             assert (after[changed] == 6).all()
@@ -121,6 +123,23 @@ def test_poisoning_touches_only_what_it_says(data, attack, rho):
             assert (after[changed] == 9 - before[changed]).all()
         if attack == "random_class" and count:
             assert all(len(set(after[changed & (before == c)])) <= 1 for c in range(10))
+
+
+def test_look_alike_classes_are_exchanged_in_pairs(data):
+    fed = build(data, clients=2, partition_name="iid", attack="look-alike", poisoned=np.array([1]))
+    mine = slice(fed.offsets[1], fed.offsets[2])
+    image = dict(zip(fed.clean_y[mine].tolist(), fed.y[mine].tolist(), strict=True))
+    assert all(image[image[c]] == c for c in range(10))
+    assert (image[2], image[5]) == (4, 7)  # pullover and coat, sandal and sneaker
+
+
+def test_confused_labels_are_those_of_the_nearest_other_class(data):
+    fed = build(data, clients=2, partition_name="iid", attack="confused", poisoned=np.array([1]))
+    means = np.stack([data.train_x[data.train_y == c].reshape(-1, 784).mean(0) for c in range(10)])
+    for row in range(fed.offsets[1], fed.offsets[1] + 50):
+        distances = ((data.train_x[fed.rows[row]].reshape(784) - means) ** 2).sum(1)
+        distances[fed.clean_y[row]] = np.inf
+        assert fed.y[row] == distances.argmin()
 
 
 def test_random_flip_draws_every_incorrect_label_evenly(data):

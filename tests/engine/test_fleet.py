@@ -27,11 +27,11 @@ FUSABLE = ["full", "minibatch", "partial", "cosine"]
 
 
 def draws(device="cpu", dtype=torch.float64):
-    """One draw under three attacks, inputs shared; and another draw."""
+    """One draw under four attacks, inputs shared; and another draw."""
     data, first = load("fashion-mnist-mini"), None
     data = replace(data, train_x=data.train_x[:500], train_y=data.train_y[:500])
     result = []
-    for attack, seed in (("pairwise", 1), ("furthest", 1), ("none", 1), ("random", 2)):
+    for attack, seed in (("pairwise", 1), ("furthest", 1), ("none", 1), ("adaptive", 1), ("random", 2)):
         known = {"clients": 6, "attack": attack, "poisoned": np.array([4, 5]), "partition_seed": seed}
         result.append(build(data, trust=60, like=first, **known).to(device, dtype))
         first = result[0]
@@ -50,7 +50,7 @@ def advance(fleet, rounds, every=1):
 def test_inputs_are_shared(federations):
     assert federations[0].x is federations[1].x
     assert federations[0].test_x is federations[2].test_x
-    assert federations[0].x is not federations[3].x
+    assert federations[0].x is not federations[4].x
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -38,7 +38,7 @@ def unequal():
     """Six clients with 20 … 180 samples, two of them poisoned anew at every step."""
     data = load("fashion-mnist-mini")
     data = replace(data, train_x=data.train_x[:400], train_y=data.train_y[:400])
-    fed = build(data, clients=6, attack="furthest", poisoned=np.array([4, 5]), rho=0.7, trust=60)
+    fed = build(data, clients=6, attack="adaptive", poisoned=np.array([4, 5]), rho=0.7, trust=60)
     assert len(set(fed.sizes.tolist())) > 3
     return fed
 

@@ -15,6 +15,7 @@ from fairmean.data.federation import Federation, build
 from fairmean.engine import Simulator, Training
 from fairmean.engine.layers.linear import at_once
 from fairmean.engine.net import Net
+from fairmean.engine.scoring import relabelled
 from fairmean.models import build as build_model
 from fairmean.rules.named import named_methods
 from fairmean.rules.scales import FairMean, Unscaled
@@ -143,6 +144,17 @@ def simulate(federation, rule, rounds=3, model=MLP, dtype=torch.float64, **optio
     )
     steps = [simulator.step(t) for t in range(rounds)]
     return simulator, steps[-1] if steps else None
+
+
+@pytest.mark.parametrize("mode", ["full", "minibatch"])
+@pytest.mark.parametrize("name", ["fairmean", "krum", "cwtm"])
+def test_labels_that_follow_the_models_mistakes(images, name, mode):
+    """Poisoned clients say at every step what the model would most easily mistake a sample for."""
+    fed = build(images, clients=6, attack="adaptive", poisoned=np.array([4, 5]), rho=0.7)
+    fast, slow = (simulate(fed, METHODS[name], engine=engine, **MODES[mode])[0] for engine in ("fast", "reference"))
+    assert (fast.w - slow.w).norm() <= 1e-9 * slow.w.norm()
+    outputs = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+    assert relabelled(torch.tensor([0, 1, 2]), outputs, torch.tensor([0, 0, 0])).tolist() == [0, 2, 1]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -25,13 +25,13 @@ class Federation:
     """Samples sorted by client: client i owns rows ``offsets[i]:offsets[i+1]`` (and likewise for the test data).
 
     ``y`` holds the labels as each client sees them; ``dynamic`` marks rows whose label a poisoned client sets anew at
-    every step, to the class the current model finds least likely. ``classes`` is the number of classes (of tokens, for
-    next-token prediction), and ``vocabulary`` how many different tokens there are in the whole data set, None where
-    inputs are no tokens. ``rows`` and ``test_rows`` are the samples' places in the data set. ``trust_x``, ``trust_y``:
-    clean test samples that the server owns, in no client's test data. ``held_out_x`` and what goes with it are training
-    samples on which the clients are evaluated while they train, where some were held out. ``split`` tells how the
-    samples were divided. ``places``: where clients share samples, x holds each of them once, and row r of the clients
-    has the input ``x[places[r]]``; else row r has ``x[r]``.
+    every step (``FURTHEST`` or ``ADAPTIVE`` of ``poisoning``; 0: it does not). ``classes`` is the number of classes (of
+    tokens, for next-token prediction), and ``vocabulary`` how many different tokens there are in the whole data set,
+    None where inputs are no tokens. ``rows`` and ``test_rows`` are the samples' places in the data set. ``trust_x``,
+    ``trust_y``: clean test samples that the server owns, in no client's test data. ``held_out_x`` and what goes with it
+    are training samples on which the clients are evaluated while they train, where some were held out. ``split`` tells
+    how the samples were divided. ``places``: where clients share samples, x holds each of them once, and row r of the
+    clients has the input ``x[places[r]]``; else row r has ``x[r]``.
     """
 
     x: Tensor
@@ -220,14 +220,14 @@ def build(
     regular = ~np.isin(np.arange(clients), poisoned)
     relabel = rule.make(_labels(data, source, target), generator(seed, "poisoning")) if rule.make else None
     labels, own = [], []
-    for name, whose, clean in (
-        ("train", owner, data.train_y[rows]),
-        ("test", test_owner, data.test_y[test_rows]),
+    for name, whose, clean, inputs_of in (
+        ("train", owner, data.train_y[rows], lambda: data.train_x[rows]),
+        ("test", test_owner, data.test_y[test_rows], lambda: data.test_x[test_rows]),
     ):
         chosen = choose(whose, poisoned, rho, generator(seed, "poisoned samples", name))
-        wrong = relabel(clean, whose) if relabel else clean
+        wrong = relabel(clean, whose, inputs_of) if relabel else clean
         labels.append((clean, np.where(chosen.reshape(-1, *[1] * (clean.ndim - 1)), wrong, clean)))
-        own.append(torch.from_numpy(chosen) if rule.dynamic else None)
+        own.append(torch.from_numpy(chosen * np.int8(rule.dynamic)) if rule.dynamic else None)
     (clean_y, y), (test_y, test_own_y) = labels
 
     def samples(part: NDArray[Any], chosen: Index, known: str, known_rows: str) -> Tensor:
@@ -329,9 +329,22 @@ def _vocabulary(data: Dataset) -> int | None:
     return max(predicted, *(int(x.max(initial=0)) + 1 for x in (data.train_x, data.test_x)))
 
 
+def _class_means(data: Dataset) -> NDArray[np.float64]:
+    """The mean input of every class in the training data; infinite where a class has no sample."""
+    if data.train_x.dtype == np.int64:
+        raise UserError(
+            f"attack.name: look-alike and confused compare inputs, and '{data.name}' has tokens; use another attack"
+        )
+    flat = data.train_x.reshape(len(data.train_x), -1)
+    means = np.full((data.classes, flat.shape[1]), np.inf)
+    for c in np.unique(data.train_y):
+        means[c] = flat[data.train_y == c].mean(0, dtype=np.float64)
+    return means
+
+
 def _labels(data: Dataset, source: int, target: int) -> Labels:
     """What an attack may know of the labels."""
     if data.task != "regression":
-        return Labels(data.classes, source, target)
+        return Labels(data.classes, source, target, class_means=lambda: _class_means(data))
     y = data.train_y.astype(np.float64)
     return Labels(data.classes, source, target, float(y.mean()), float(y.std()))

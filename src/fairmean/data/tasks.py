@@ -58,7 +58,8 @@ class Task:
         return 1 if self.name in ("binary", "regression") else classes
 
 
-_CLASSES = ("none", "pairwise", "random", "random_class", "targeted", "furthest")
+_TWO_CLASSES = ("none", "pairwise", "random", "random_class", "targeted")
+_CLASSES = (*_TWO_CLASSES, "look-alike", "confused", "furthest", "adaptive")
 _COMPARED = ("none", "random_class", "pairwise")
 _BALANCED = Metric("balanced_accuracy", "%", about="the mean over classes of the share that is predicted right")
 
@@ -77,7 +78,7 @@ TASKS: Mapping[str, Task] = {
                 Metric("specificity", "%", about="the share of negative samples that are predicted negative"),
                 Metric("auroc", "%", about="how often a positive sample is ranked above a negative one"),
             ),
-            _CLASSES[:-1],
+            _TWO_CLASSES,
             ("none", "pairwise", "pairwise:rho=0.5"),
             "one of two classes, with a single output; pos_weight counts positive samples more",
         ),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairmean.data.federation import Federation, Index
 from fairmean.engine.net import Net
-from fairmean.engine.scoring import Figures, details, figures, furthest, scores
+from fairmean.engine.scoring import Figures, details, figures, relabelled, scores
 
 
 class Evaluator:
@@ -60,7 +60,7 @@ class Evaluator:
 
     def _own_y(self, part: slice, outputs: Tensor) -> Tensor:
         own, dynamic = self._federation.test_own_y[part], self._federation.test_dynamic
-        return own if dynamic is None else torch.where(dynamic[part], furthest(outputs), own)
+        return own if dynamic is None else relabelled(dynamic[part], outputs, own)
 
     def _figures(self, parts: list[Tensor]) -> Figures:
         federation = self._federation

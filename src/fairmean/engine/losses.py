@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairmean.engine.batch import Batch, Span
 from fairmean.engine.net import Net
-from fairmean.engine.scoring import furthest
+from fairmean.engine.scoring import relabelled
 from fairmean.rules.context import Context
 from fairmean.rules.method import Method
 from fairmean.rules.round import State
@@ -37,7 +37,7 @@ def sample_losses(
     logits = net.logits(batch.x[part], batch.rows[part], batch.key)
     y = batch.y[part]
     if batch.dynamic is not None:
-        y = torch.where(batch.dynamic[part], furthest(logits.detach()), y)
+        y = relabelled(batch.dynamic[part], logits.detach(), y)
     if method.remembers:
         owner = batch.owner[part]
         context = replace(context, spread=lambda values: values[owner])

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairmean.data.poisoning import ADAPTIVE, FURTHEST
 from fairmean.data.tasks import Task
 
 Figures = NDArray[np.float64]
@@ -141,6 +142,12 @@ def _auroc(z: Figures, y: NDArray[np.int64], offsets: NDArray[np.int64]) -> Figu
     return areas
 
 
-def furthest(outputs: Tensor) -> Tensor:
-    """The class that a model finds least likely."""
-    return torch.argmin(outputs, -1)
+def relabelled(how: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+    """Labels, some of which a poisoned client sets anew by what the model says of the samples.
+
+    Where ``how`` is 1, it is the class that the model finds least likely; where it is 2, the wrong class that the model
+    finds most likely, y being the right one; where it is 0, y stays.
+    """
+    furthest = outputs.argmin(-1)
+    adaptive = outputs.scatter(-1, y[..., None], -torch.inf).argmax(-1)
+    return torch.where(how == FURTHEST, furthest, torch.where(how == ADAPTIVE, adaptive, y))

@@ -94,7 +94,7 @@ def _check(clients: Federation) -> None:
         )
     if clients.dynamic is not None:
         raise UserError(
-            "audit: attack.name = 'furthest' has no labels of its own, it changes them at every step; name another"
+            "audit: this attack has no labels of its own, it changes them at every step; name another attack.name"
         )
 
 

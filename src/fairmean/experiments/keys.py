@@ -86,7 +86,12 @@ SECTIONS = (
         "attack",
         "whose labels are poisoned, and how",
         (
-            Key("name", "pairwise", "or none, random, random_class, targeted, furthest", common=True),
+            Key(
+                "name",
+                "pairwise",
+                "or none, random, random_class, targeted, look-alike, confused, furthest, adaptive",
+                common=True,
+            ),
             Key("clients", 2, "how many clients are poisoned (the last ones), or their ids: [8, 9]", common=True),
             Key(
                 "fraction",

@@ -46,6 +46,6 @@ def relabelled(federation: Federation) -> float:
     """ρ: the largest fraction of a poisoned client's samples with another label; a dynamic attack may change all."""
     changed = (federation.y != federation.clean_y).cpu().numpy()
     if federation.dynamic is not None:
-        changed |= federation.dynamic.cpu().numpy()
+        changed |= federation.dynamic.cpu().numpy() > 0
     shares = [changed[a:b].mean() for a, b in pairwise(federation.offsets.tolist())]
     return float(np.max(np.array(shares)[~federation.regular], initial=0.0))

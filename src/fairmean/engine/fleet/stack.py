@@ -32,7 +32,7 @@ from fairmean.engine.fleet.vmapped_rule import (
     whole_rounds,
 )
 from fairmean.engine.precision import matmul_tf32
-from fairmean.engine.scoring import Figures, figures, furthest, scores
+from fairmean.engine.scoring import Figures, figures, relabelled, scores
 from fairmean.engine.server import Server, ServerState
 from fairmean.engine.simulator import Simulator, Step, on
 from fairmean.errors import UserCodeError
@@ -138,7 +138,7 @@ class Stack:
         self._dynamic = (
             torch.stack(
                 [
-                    torch.zeros_like(y, dtype=torch.bool) if d is None else d
+                    torch.zeros_like(y, dtype=torch.int8) if d is None else d
                     for d, y in zip(dynamic, self._y, strict=True)
                 ]
             )
@@ -304,7 +304,7 @@ class Stack:
         """(client losses, each sample's share in its client's gradient, ∂ℓ/∂logits); groups get what they measured."""
         y = rows.y
         if rows.dynamic is not None:
-            y = torch.where(rows.dynamic, furthest(logits), y)
+            y = relabelled(rows.dynamic, logits, y)
         closed = any(type(group.method.objective).losses is CrossEntropy.losses for group in self.groups)
         log_p = F.log_softmax(logits, 2) if closed else torch.empty_like(logits)
         values = -log_p.gather(2, y[..., None])[..., 0] if closed else torch.empty_like(logits[..., 0])
@@ -378,10 +378,9 @@ class Stack:
                 outputs = self._net.forward(self._test_x[part], hat, False)[1]
                 own = own_y[:, part]
                 if any(d is not None for d in dynamic):
-                    last = furthest(outputs)
                     own = torch.stack(
                         [
-                            y if d is None else torch.where(d[part], last[r], y)
+                            y if d is None else relabelled(d[part], outputs[r], y)
                             for r, (d, y) in enumerate(zip(dynamic, own, strict=True))
                         ]
                     )

@@ -11,9 +11,11 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from fairmean.data.poisoning import ADAPTIVE, FURTHEST
 from fairmean.engine.batch import Batch
 from fairmean.engine.cohort import Gathered
 from fairmean.engine.local_step import LocalStep
@@ -68,7 +70,9 @@ def _gradient(
     logits = functional_call(net.model, dict(zip(names, parameters, strict=True)), (batch.x[rows],))
     y = batch.y[rows]
     if batch.dynamic is not None:
-        y = torch.where(batch.dynamic[rows], logits.detach().argmin(1), y)
+        how, seen = batch.dynamic[rows], logits.detach()
+        wrong = seen.masked_fill(F.one_hot(y, seen.shape[1]).bool(), -torch.inf)
+        y = torch.where(how == FURTHEST, seen.argmin(1), torch.where(how == ADAPTIVE, wrong.argmax(1), y))
     here = replace(own, spread=partial(_repeated, len(y)))
     loss = _client_loss(method, logits, y, here)
     gradient = torch.zeros_like(w_k)

@@ -25,7 +25,7 @@ from fairmean.engine.fleet.mlp_shape import Layer, linear_layers
 from fairmean.engine.losses import client_losses, client_means, row_coefficients
 from fairmean.engine.net import Net
 from fairmean.engine.paths.local_steps import LocalTraining
-from fairmean.engine.scoring import furthest
+from fairmean.engine.scoring import relabelled
 from fairmean.rules.context import Context, Means
 from fairmean.rules.objectives import CrossEntropy
 
@@ -121,7 +121,7 @@ class StackedSteps(LocalTraining):
         method, shape = self._method, logits.shape
         flat = logits.reshape(-1, shape[-1])
         flat = flat if rows.real is None else flat[rows.real]
-        y = rows.y if rows.dynamic is None else torch.where(rows.dynamic, furthest(flat), rows.y)
+        y = rows.y if rows.dynamic is None else relabelled(rows.dynamic, flat, rows.y)
         losses, means = None, {}
         if type(method.objective) is CrossEntropy and not (measure and method.measures):
             log_p = F.log_softmax(flat, -1)

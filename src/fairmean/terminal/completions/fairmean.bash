@@ -312,7 +312,7 @@ _fairmean_values() {  # $1=key
     data.name) echo "fashion-mnist-mini fashion-mnist cifar10" ;;
     data.scale) echo "none standard" ;;
     partition.name) echo "dirichlet iid shards given" ;;
-    attack.name) echo "none pairwise random random_class targeted furthest sign permutation shift" ;;
+    attack.name) echo "none pairwise random random_class targeted look-alike confused furthest adaptive sign permutation shift" ;;
     attack.pick) echo "last random" ;;
     model.name) echo "auto mlp cnn linear resnet18 transformer lstm" ;;
     method.name) echo "fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant" ;;
@@ -382,14 +382,14 @@ _fairmean() {
   COMPREPLY=()
   case $before in
     --methods) _fairmean_list "$word" fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant ;;
-    --attacks) _fairmean_list "$word" none pairwise random random_class targeted furthest sign permutation shift ;;
+    --attacks) _fairmean_list "$word" none pairwise random random_class targeted look-alike confused furthest adaptive sign permutation shift ;;
     --to) COMPREPLY=($(compgen -W "tensorboard mlflow wandb trackio" -- "$word")) ;;
     --budget|--by|--clients|--compare-seeds|--data|--dir|--draw|--every|--evidence|--false-alarms|--figures|--from|--import|--latex|--latex-with|--out|--output|--port|--repeats|--report|--samples|--seeds|--tables|--together|-o) _shtab_fairmean "$@"; return ;;
     *)
       case "${words[1]} ${words[2]}:$word" in
         *:-*|"list :"*|"data :"*|"flower :"*|"completion :"*|"reproduce :"*) _shtab_fairmean "$@"; return ;;
         "list methods:"*) COMPREPLY=($(compgen -W "fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant" -- "$word")) ;;
-        "list attacks:"*) COMPREPLY=($(compgen -W "none pairwise random random_class targeted furthest sign permutation shift" -- "$word")) ;;
+        "list attacks:"*) COMPREPLY=($(compgen -W "none pairwise random random_class targeted look-alike confused furthest adaptive sign permutation shift" -- "$word")) ;;
         "data get:"*|"data path:"*) COMPREPLY=($(compgen -W "fashion-mnist-mini fashion-mnist cifar10" -- "$word")) ;;
         "run "*|"compare "*|"tune "*|"audit "*|"advise "*|"data "*|"reproduce "*) _fairmean_settings "$word" ;;
         "report "*|"watch "*|"show "*|"export "*|"check "*) _fairmean_runs "$word" ;;

@@ -23,7 +23,7 @@ function _fairmean_settings
     case partition.name
       printf 'partition.name=%s\n' dirichlet iid shards given
     case attack.name
-      printf 'attack.name=%s\n' none pairwise random random_class targeted furthest sign permutation shift
+      printf 'attack.name=%s\n' none pairwise random random_class targeted look-alike confused furthest adaptive sign permutation shift
     case attack.pick
       printf 'attack.pick=%s\n' last random
     case model.name
@@ -67,7 +67,7 @@ function _fairmean_methods
 end
 
 function _fairmean_attacks
-  _fairmean_list none pairwise random random_class targeted furthest sign permutation shift
+  _fairmean_list none pairwise random random_class targeted look-alike confused furthest adaptive sign permutation shift
 end
 
 function _fairmean_trackers

@@ -328,7 +328,7 @@ _fairmean_settings() {
       (data.name) values=(fashion-mnist-mini fashion-mnist cifar10) ;;
       (data.scale) values=(none standard) ;;
       (partition.name) values=(dirichlet iid shards given) ;;
-      (attack.name) values=(none pairwise random random_class targeted furthest sign permutation shift) ;;
+      (attack.name) values=(none pairwise random random_class targeted look-alike confused furthest adaptive sign permutation shift) ;;
       (attack.pick) values=(last random) ;;
       (model.name) values=(auto mlp cnn linear resnet18 transformer lstm) ;;
       (method.name) values=(fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant) ;;
@@ -360,7 +360,7 @@ _fairmean_list() {
 
 _fairmean_methods() { _fairmean_list fairmean fairmean-normalised fairmean-split fairmean-recess qffl mean fedavg term-hierarchical antiflipper drfl term fednoro h-nobs faba krum multi-krum rfa fedmgda+ adafed fairmoo qffl-normalised qffl+cwtm centered-clipping lfighter cwtm median fedlf fedmdfg bant }
 
-_fairmean_attacks() { _fairmean_list none pairwise random random_class targeted furthest sign permutation shift }
+_fairmean_attacks() { _fairmean_list none pairwise random random_class targeted look-alike confused furthest adaptive sign permutation shift }
 
 _fairmean_trackers() { compadd -- tensorboard mlflow wandb trackio }
 

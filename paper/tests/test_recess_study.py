@@ -1,0 +1,69 @@
+"""The study of fairmean-recess: what its rows hold, and clients that lie about their label shares."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from fairmean.experiments.building import build_simulator
+from paper import recess
+
+TINY = {
+    "data.name": "fashion-mnist-mini", "model.name": "linear", "attack.name": "pairwise", "train.batch": 16,
+    "train.rounds": 20, "train.lr": 0.1, "attack.clients": [2, 7],
+}  # fmt: skip
+
+
+def test_a_row_has_figures_and_what_clients_measured():
+    row, federation = recess.one(TINY, "fairmean-recess", 3)
+    assert 0 < row["worst"] <= row["average"] <= 100
+    assert json.loads(row["poisoned"]) == [2, 7]
+    assert len(json.loads(row["trust"])) == len(json.loads(row["excess"])) == 10
+    again, shared = recess.one(TINY, "fairmean-recess", 3, like=federation)
+    assert {**again, "seconds": 0} == {**row, "seconds": 0}
+    assert shared.x is federation.x
+
+
+def test_the_oracle_is_the_same_under_every_attack():
+    rows = [recess.one({**TINY, "attack.name": name}, recess.ORACLE, 3)[0] for name in ("pairwise", "adaptive")]
+    assert rows[0]["average"] == rows[1]["average"]
+
+
+def test_liars_tell_the_shares_of_their_labels_before_the_attack():
+    simulator = recess.stale(build_simulator(recess.configured(TINY, "fairmean-recess", 3)))
+    honest = build_simulator(recess.configured(TINY, "fairmean-recess", 3))
+    scales, means = torch.ones(10, dtype=torch.float64), {"labels": torch.full((10, 10), 0.1, dtype=torch.float64)}
+    shares = simulator.method.scale.side(scales, means, _context(simulator))["shares"]
+    federation = simulator.federation
+    counts = torch.from_numpy(federation.class_counts(federation.clean_y)).double()
+    torch.testing.assert_close(shares[[2, 7]], (counts / counts.sum(1, keepdim=True))[[2, 7]])
+    assert (shares[[0, 1, 3, 4, 5, 6, 8, 9]] == 0.1).all()
+    for t in range(3):
+        simulator.step(t)
+        honest.step(t)
+    told, true = (one.state.broadcast["shares"] for one in (simulator, honest))
+    assert (told - true).abs().max() > 0.01
+
+
+def test_a_table_for_every_part(monkeypatch, tmp_path):
+    monkeypatch.setattr(recess, "FILE", tmp_path / "recess.csv")
+    monkeypatch.setattr(
+        recess, "PARTS", {"small": recess.Part({"pairwise": TINY}, ("mean", "oracle", "fairmean-recess"), 3)}
+    )
+    recess.run(["small"], 2)
+    recess.run(["small"], 2)  # what is there is not made again
+    rows = recess.read(tmp_path / "recess.csv")
+    assert len(rows) == 6
+    text = "\n".join(recess.show(rows))
+    assert "**small**" in text
+    assert text.count("| pairwise |") == 3
+
+
+def _context(simulator):
+    from fairmean.rules.context import Context
+
+    return Context(
+        t=torch.zeros((), dtype=torch.float64), rounds=20, clients=torch.arange(10),
+        sizes=torch.ones(10, dtype=torch.float64), memory=simulator.memory, broadcast=simulator.state.broadcast,
+    )  # fmt: skip
