@@ -14,7 +14,7 @@ from fairmean.experiments import run as experiment
 from fairmean.terminal.main import main
 from fairmean.theory import words
 from fairmean.theory.certificate import certify
-from fairmean.theory.measure.monitor import MEASURED
+from fairmean.theory.measure.monitor import LATER, MEASURED
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -44,7 +44,7 @@ def test_softmax_regression_is_inside_the_guarantee(attack, rho, fraction, own):
     expected = {"Algorithm 1", "eq. 4, lower", "eq. 4, upper", "eq. 6", "eq. 7, lower", "eq. 7, upper", "Lemma 1, G"}
     expected |= {"Lemma 2", "Assumption 1", "L_Φ", "step size", "descent", "Theorem 2"}
     if attack != "none":
-        expected |= {"Lemma 1, shift", "Lemma 1, A"}
+        expected |= {"Lemma 1, shift", "Lemma 1, A", "Lemma 2, as weighted"}
     assert set(names) == expected
     assert names["Theorem 2"].rounds == 12
     assert names["Theorem 2"].slack > 1
@@ -117,6 +117,26 @@ def test_a_client_that_sends_anything_it_likes(registries):
     text = words.page(certificate)
     assert "departed from FairMean's first in round 3, in 75% of the rounds" in text
     assert "further than poisoned labels can move it, first in round 3" in text
+
+
+def test_what_trust_was_worth():
+    """Weights that may be 0: the poisoned clients' share of them is measured, and bounds how far they move d."""
+    settings = {"method.name": "fairmean-recess", "attack.name": "pairwise", "train.rounds": 60, "train.lr": 0.1}
+    certificate = checked(SOFTMAX | settings)
+    check = named(certificate)["Lemma 2, as weighted"]
+    assert check.holds
+    assert check.rounds == 60
+    share = certificate.columns["poisoned_share"][:60]
+    assert share[-1] < share[0]
+    assert "had" in next(line for line in words.sentences(certificate) if "δ_eff" in line)
+
+
+def test_tables_of_older_versions_are_read(tmp_path):
+    rows = {name: values for name, values in table().items() if name not in LATER}
+    certificate = judged(rows, tmp_path / "run")
+    assert certificate.holds
+    assert "Lemma 2, as weighted" not in named(certificate)
+    assert not any("δ_eff" in line for line in words.sentences(certificate))
 
 
 def test_another_rule_is_told_apart():
@@ -233,6 +253,7 @@ def table():
     }
     each |= {"regular_gradient": 1.5, "poisoned_distance": 1.6, "clean_distance": 1.0, "relabelling_shift": 1.3}
     each |= {"secant": 2.5, "objective_secant": 4.0, "jacobian": 1.9}
+    each |= {"poisoned_share": 0.1, "moved": 0.12, "poisoned_reach": 1.7, "own_direction": 1.4}
     rows |= {name: np.full(T + 1, value) for name, value in each.items()}
     rows["secant"][0] = rows["objective_secant"][0] = np.nan
     rows["curvature"][[0, T]] = 2.0
@@ -258,6 +279,7 @@ EXPECTED = {  # name: (left, right), by hand
     "Lemma 1, shift": (1.3, 2 * 2**0.5 / 2),
     "Lemma 1, A": (1.6, 1.0 + 2 * 2**0.5 / 2),
     "Lemma 2": (0.9, 0.2 * (2 * 1.6 + 2 * 1.5)),
+    "Lemma 2, as weighted": (0.12, 0.1 * 1.7),
     "Assumption 1": (2.5, 3.0),
     "L_Φ": (4.0, L_PHI),
     "step size": (0.05 * L_PHI, 1.0),
@@ -304,6 +326,7 @@ BREAK = {  # name: (column, row that is changed, value, round in which it must b
     "Lemma 1, shift": ("relabelling_shift", 4, 1.415, 4),
     "Lemma 1, A": ("poisoned_distance", 4, 2.415, 4),
     "Lemma 2": ("error", 2, 1.241, 2),
+    "Lemma 2, as weighted": ("moved", 3, 0.171, 3),
     "Assumption 1": ("curvature", 3, 3.01, 3),
     "L_Φ": ("objective_secant", 3, 7.27, 2),
     "step size": ("step", 2, 0.138, 2),

@@ -80,6 +80,13 @@ def by_hand(simulator, w, kappa, tau, previous=None):
             "clean_distance": (clean[~regular] - mean).norm(dim=1).max(),
             "relabelling_shift": (g[~regular] - clean[~regular]).norm(dim=1).max(),
         }
+    mine = (a[:, None] * g)[regular].sum(0) / a[regular].sum()
+    values |= {
+        "poisoned_share": a[~regular].sum() / a.sum(),
+        "moved": (direction * n / a.sum() - mine).norm(),
+        "poisoned_reach": (g[~regular] - mine).norm(dim=1).max() if not regular.all() else 0.0,
+        "own_direction": mine.norm(),
+    }
     if previous is not None:
         w0, g0, fair0 = previous
         values["secant"] = (g - g0)[regular].norm(dim=1).max() / (w - w0).norm()

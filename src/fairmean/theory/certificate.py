@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fairmean.errors import UserError
 from fairmean.theory import bounds
-from fairmean.theory.measure.monitor import MEASURED, THEORY
+from fairmean.theory.measure.monitor import LATER, MEASURED, THEORY
 from fairmean.theory.premises import PREMISES
 from fairmean.transform import phi
 
@@ -128,7 +128,7 @@ def read(folder: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         raise UserError(f"'{folder}': theory.csv or theory.json is damaged ({error}); run again") from None
     if not rows:
         raise UserError(f"'{table}' has no round; let the run go on, or run it again")
-    lacking = [name for name in ("round", *MEASURED) if name not in columns]
+    lacking = [name for name in ("round", *MEASURED) if name not in columns and name not in LATER]
     if lacking:
         raise UserError(f"'{table}' is damaged (it has no column '{lacking[0]}'); remove the folder and run again")
     lacking = [name for name in PREMISES if not isinstance(premises, dict) or name not in premises]
@@ -136,7 +136,8 @@ def read(folder: str | Path) -> tuple[dict[str, Array], dict[str, Any]]:
         raise UserError(
             f"'{folder / 'theory.json'}' is damaged ('{lacking[0]}' is missing); remove the folder, run again"
         )
-    return columns, premises
+    unknown = np.full(len(rows), np.nan)
+    return dict.fromkeys(LATER, unknown) | columns, premises
 
 
 def certify(folder: str | Path) -> Certificate:
@@ -207,6 +208,11 @@ class _Checker:
         self.check("eq. 7, lower", "τ/2(B+τ)² Var_R ≤ D_τ", low, self.dispersion, seen, slip=rounding)
         self.check("eq. 7, upper", "D_τ ≤ Var_R/2τ", self.dispersion, high, seen, slip=rounding)
         self._lemma1(seen)
+        some = steps & ~np.isnan(self.moved) & (self.poisoned > 0)
+        slip = self.tolerance * (self.own_direction + self.poisoned_reach)
+        far = self.poisoned_share * self.poisoned_reach
+        statement = "‖d − d_R‖ ≤ δ_eff max ‖∇f̃_i − d_R‖"
+        self.check("Lemma 2, as weighted", statement, self.moved, far, some, tolerance=self.tolerance, slip=slip)
         if same_rule:
             radius = self.delta * bounds.attack_radius(1.0, k, self._pull(), self.regular_gradient)
             slip = self.tolerance * self.direction

@@ -100,6 +100,7 @@ def sentences(certificate: Certificate) -> list[str]:
     lines += _rule(certificate, found)
     if certificate.same_rule and "Lemma 2" in found and certificate.columns["poisoned"].max() > 0:
         lines += _attack(certificate, found["Lemma 2"])
+    lines += _weighted(certificate)
     lines += _steps(certificate, found)
     broken = [check.name for check in certificate.checks if not check.holds and check.decides]
     unclear = [check.name for check in certificate.checks if not check.holds and not check.decides]
@@ -155,6 +156,21 @@ def _attack(certificate: Certificate, lemma: Check) -> list[str]:
             f"({lemma.left:.3g}, at most {lemma.right:.3g})."
         )
     return lines
+
+
+def _weighted(certificate: Certificate) -> list[str]:
+    """What the weights that the rule really gave left to poisoned clients; for any rule that gives some."""
+    c, delta = certificate.columns, certificate.premises["delta"]
+    known = np.isfinite(c["poisoned_share"]) & (c["poisoned"] > 0)
+    if not known.any():
+        return []
+    share, moved = 100 * c["poisoned_share"][known], c["moved"][known] / c["own_direction"][known]
+    late = share[-max(1, len(share) // 10) :]
+    return [
+        f"· the poisoned clients, {100 * delta:.0f} % of all, had {np.median(share):.3g} % of the weight in the median "
+        f"round (δ_eff) and {np.median(late):.3g} % in the last tenth; they moved the regular clients' own direction "
+        f"by {100 * np.median(moved):.0f} % of its length in the median round."
+    ]
 
 
 def _steps(certificate: Certificate, found: dict[str, Check]) -> list[str]:

@@ -58,7 +58,13 @@ MEASURED = (
     "step_times_smoothness",  # α L_Φ with L and G so far
     "stationarity",  # average of ‖∇Φ_R‖² up to here, weighted by the steps: Theorem 2's left side
     "bound",  # 2Φ_R(w⁰)/Σα + ε² with the constants so far: its right side
+    "poisoned_share",  # δ_eff = Σ_P c_i / Σ c_i: the poisoned clients' share of the weights that the rule gave
+    "moved",  # ‖d − d_R‖ with d = Σ c_i g_i / Σ c_i, and d_R the same over regular clients
+    "poisoned_reach",  # max ‖∇f̃_i − d_R‖ over poisoned clients that have a weight
+    "own_direction",  # ‖d_R‖
 )
+LATER = ("poisoned_share", "moved", "poisoned_reach", "own_direction")
+"""What runs of older versions did not measure."""
 _BLOCK = 1024
 _CURVED = 100  # rounds between two looks at the curvature, at least
 _PRODUCTS = 12  # of a Hessian, at most, for one look
@@ -131,6 +137,8 @@ class Monitor:
                 taken = update.direction / factor.to(gradients.dtype)
                 error, departure = taken - gradient, taken - pull(gradients, a / n)
             values["error"], values["departure"] = _norm(error), _norm(departure)
+            if update.weights is not None:
+                values |= _shares(update.weights, gradients, regular)
         values["regular_gradient"] = _norms(gradients)[regular].max()
         if r < n:
             self._poisoning(values, batch, gradients[~regular], mean, regular)
@@ -225,6 +233,19 @@ class Monitor:
 def constants(method: Method) -> tuple[float, float]:
     """κ and τ that the method says it has; a method without is measured against the plain mean, κ = 0."""
     return float(method.hyper.get("kappa", 0.0)), float(method.hyper.get("tau", 1.0))
+
+
+def _shares(weights: Tensor, gradients: Tensor, regular: Tensor) -> dict[str, Tensor]:
+    """How much weight poisoned clients have, and how far that moves the direction; nothing if a weight is negative."""
+    total, own = weights.sum(), (weights * regular).sum()
+    if not bool((weights >= 0).all()) or not float(own) > 0:
+        return {}
+    mine = pull(gradients, regular * weights / own)
+    with_weight = ~regular & (weights > 0)
+    reach = _norms(gradients[with_weight] - mine).max() if bool(with_weight.any()) else torch.zeros_like(total)
+    moved = _norm(pull(gradients, weights / total - regular * weights / own))
+    found = (1 - own / total, moved, reach, _norm(mine))
+    return dict(zip(LATER, found, strict=True))
 
 
 def _relabelled(batch: Batch, places: list[int], clean_y: Tensor) -> Batch:
