@@ -84,7 +84,9 @@ class Federation:
 
     def inputs(self, rows: Tensor) -> Tensor:
         """The inputs of these rows of the clients."""
-        return self.x[rows if self.places is None else self.places[rows].long()]
+        chosen = rows if self.places is None else self.places[rows].long()
+        # index_select copies whole rows, and is more than twice as fast; but images lose their channels-last order by it
+        return self.x.index_select(0, chosen) if self.x.is_contiguous() else self.x[chosen]
 
     def on_validation(self) -> Federation | None:
         """The same with the samples that were held out from training in the place of the test samples."""

@@ -29,7 +29,8 @@ from fairmean.engine.scoring import relabelled
 from fairmean.rules.context import Context, Means
 from fairmean.rules.objectives import CrossEntropy
 
-_CPU_GROUP = 8 * 2**20  # bytes of the parameters that advance together: they should stay in the cache
+Layers = list[tuple[Tensor, Tensor | None]]
+_CPU_GROUP = 5 * 2**19  # bytes of parameters that advance together on a thread: they should stay in its cache
 _CUDA_GROUP = 4 * 2**30
 
 
@@ -43,15 +44,14 @@ class StackedSteps(LocalTraining):
 
     def _groups(self) -> list[Index]:
         d, device = self._net.flat.numel() * self._net.flat.element_size(), self._net.flat.device.type
-        most = max(1, (_CUDA_GROUP if device == "cuda" else _CPU_GROUP) // d)
+        most = max(1, (_CUDA_GROUP if device == "cuda" else _CPU_GROUP * torch.get_num_threads()) // d)
         order = np.argsort(self._steps.sizes, kind="stable")
         return [order[a : a + most] for a in range(0, len(order), most)]
 
     def _begin(self, group: Index, context: Context) -> tuple[Tensor, Means, Any]:
-        self._layers = self._layers_of(self._net.flat)
         rows = self._rows_at(group, 0)
         with torch.no_grad(), self._net.passes():
-            hidden, logits = _forward(self._layers, rows.x)
+            hidden, logits = _forward(self._layers(self._net.flat), rows.x)
             judged = self._judged(rows, logits, context, measure=True)
         assert judged.losses is not None
         return judged.losses, judged.means, _Begun(rows, hidden, judged.delta)
@@ -70,45 +70,45 @@ class StackedSteps(LocalTraining):
         P = net.scratch("stacked parameters", len(part))
         V = None if local.momentum == 0 else net.scratch("stacked velocities", len(part)).zero_()
         with torch.no_grad(), net.passes():
-            self._backward(P, V, first.delta, first.rows.x, first.hidden, first=True)
-            counts = self._steps.counts[part]
+            stack = self._stack(P, V)
+            self._backward(stack, first.delta, first.rows.x, first.hidden, first=True)
+            counts, done = self._steps.counts[part], 0
             for step in range(1, int(counts.max())):
                 alive = int(np.searchsorted(counts, step, side="right"))  # the first client that still has steps to do
+                if alive > done:
+                    stack, done = self._stack(P[alive:], None if V is None else V[alive:]), alive
+                    context = context.only(slice(alive - len(counts), None))
                 rows = self._rows_at(part[alive:], step)
-                known = context if alive == 0 else context.only(slice(alive, None))
-                self._layers = self._layers_of(P[alive:])
-                hidden, logits = _forward(self._layers, rows.x)
-                delta = self._judged(rows, logits, known, measure=False).delta
-                self._backward(P[alive:], None if V is None else V[alive:], delta, rows.x, hidden)
+                hidden, logits = _forward(stack.parameters, rows.x)
+                delta = self._judged(rows, logits, context, measure=False).delta
+                self._backward(stack, delta, rows.x, hidden)
             return torch.sub(w, P, out=P)
 
-    def _backward(
-        self, P: Tensor, V: Tensor | None, delta: Tensor, x: Tensor, hidden: list[Tensor], first: bool = False
-    ) -> None:
+    def _backward(self, stack: _Stack, delta: Tensor, x: Tensor, hidden: list[Tensor], first: bool = False) -> None:
         """One step of every row of P, from the last layer to the first; at first all rows are at w."""
-        w, local, n = self._net.flat, self._step, len(P)
-        into, shrink, grow = (P, 1 - local.lr * (local.decay + local.proximal), -local.lr)
+        w, local, (P, V, parameters, velocities) = self._net.flat, self._step, stack
+        weights = self._layers(w) if first else parameters
+        start = into = parameters
+        shrink, grow = 1 - local.lr * (local.decay + local.proximal), -local.lr
         if V is not None:
             if first:
                 P.copy_(w)
-            into, shrink, grow = V, local.momentum, 1.0
             _pull(V, P, w, local.momentum, local.decay, local.proximal)
-            shrink = 1.0
+            start = into = velocities
+            shrink, grow = 1.0, 1.0
         elif first:
-            shrink = 1 - local.lr * local.decay
-        start = w.expand(n, -1) if first and V is None else into
-        for k in reversed(range(len(self._layers))):
-            layer, (weight, _) = self._shape[k], self._layers[k]
-            below = hidden[k - 1] if k else x
+            start, shrink = self._layers(w.expand(len(P), -1)), 1 - local.lr * local.decay
+        for k in reversed(range(len(weights))):
+            weight, below = weights[k][0], hidden[k - 1] if k else x
             lower = None
             if k:
                 lower = delta.flatten(0, 1) @ weight if weight.dim() == 2 else torch.bmm(delta, weight)
-                lower = lower.view_as(below).mul_(below > 0)
-            size = (n, layer.outputs, layer.inputs)
-            target, before = into[:, layer.weight].view(size), start[:, layer.weight].view(size)
+                lower = torch.ops.aten.threshold_backward(lower.view_as(below), below, 0)  # where the unit is on
+            (before, bias), (target, bias_target) = start[k], into[k]
             torch.baddbmm(before, delta.transpose(1, 2), below, beta=shrink, alpha=grow, out=target)
-            if layer.bias is not None:
-                torch.add(shrink * start[:, layer.bias], delta.sum(1), alpha=grow, out=into[:, layer.bias])
+            if bias is not None and bias_target is not None:
+                bias = bias if shrink == 1 else shrink * bias
+                torch.add(bias, delta.sum(1), alpha=grow, out=bias_target)
             if lower is not None:
                 delta = lower
         if V is not None:
@@ -166,7 +166,10 @@ class StackedSteps(LocalTraining):
         span = Span(slice(0, len(part)), 0, len(flat), [], torch.from_numpy(lengths).to(device), equal)
         return _Rows(x.view(len(part), longest, -1), samples["y"], samples["dynamic"], span, real, inverse)
 
-    def _layers_of(self, P: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+    def _stack(self, P: Tensor, V: Tensor | None) -> _Stack:
+        return _Stack(P, V, self._layers(P), [] if V is None else self._layers(V))
+
+    def _layers(self, P: Tensor) -> Layers:
         """Weights and biases in one vector, or in every row of a matrix."""
         shared = P.dim() == 1
         parts = []
@@ -214,6 +217,18 @@ class _Judged(NamedTuple):
     means: Means
 
 
+class _Stack(NamedTuple):
+    """The parameters of clients that advance together, their velocities if there is momentum, and both layer by layer.
+
+    The views into them are made once for many steps.
+    """
+
+    P: Tensor
+    V: Tensor | None
+    parameters: Layers
+    velocities: Layers
+
+
 class _Begun(NamedTuple):
     """The first forward pass of a group, at w."""
 
@@ -228,7 +243,7 @@ class _Begun(NamedTuple):
         return _Begun(rows, [h[places] for h in self.hidden], self.delta[places])
 
 
-def _forward(layers: list[tuple[Tensor, Tensor | None]], x: Tensor) -> tuple[list[Tensor], Tensor]:
+def _forward(layers: Layers, x: Tensor) -> tuple[list[Tensor], Tensor]:
     """Hidden layers and logits, each clients × rows × units; weights are one for all clients, or one for each."""
     hidden: list[Tensor] = []
     h = x
