@@ -85,7 +85,7 @@ class Federation:
     def inputs(self, rows: Tensor) -> Tensor:
         """The inputs of these rows of the clients."""
         chosen = rows if self.places is None else self.places[rows].long()
-        # index_select copies whole rows, and is more than twice as fast; but images lose their channels-last order by it
+        # index_select copies whole rows and is twice as fast, but images would lose their channels-last order
         return self.x.index_select(0, chosen) if self.x.is_contiguous() else self.x[chosen]
 
     def on_validation(self) -> Federation | None:

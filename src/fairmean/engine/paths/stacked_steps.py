@@ -46,7 +46,7 @@ class StackedSteps(LocalTraining):
         d, device = self._net.flat.numel() * self._net.flat.element_size(), self._net.flat.device.type
         most = max(1, (_CUDA_GROUP if device == "cuda" else _CPU_GROUP * torch.get_num_threads()) // d)
         order = np.argsort(self._steps.sizes, kind="stable")
-        return [order[a : a + most] for a in range(0, len(order), most)]
+        return [group for group in np.array_split(order, max(1, round(len(order) / most))) if len(group)]
 
     def _begin(self, group: Index, context: Context) -> tuple[Tensor, Means, Any]:
         rows = self._rows_at(group, 0)
