@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -368,3 +369,84 @@ def test_what_a_run_recorded_in_recess():
     assert settings["evidence"] == "recess"
     del columns["excess"]
     assert audit_recess.recorded(run) is None
+
+
+def test_test_samples_that_nobody_owns_are_not_held_against_a_client():
+    """Arrays say whose the training samples are, and not whose the test samples are."""
+    samples = made(sizes=(80,) * 6, wrong=(2,))
+    clean = made(sizes=(80,) * 6)
+    found = fairmean.audit(
+        data={
+            "x_train": samples.x.numpy(), "y_train": samples.y.numpy(), "clients_train": samples.client,
+            "x_test": clean.x.numpy(), "y_test": clean.y.numpy(),
+        },
+        repeats=1,
+    )  # fmt: skip
+    assert [client["samples"] for client in found.clients] == [80] * 6
+    assert found.clients[2]["verdict"] == CONTRADICTED
+    assert all(one["sample"].startswith("x_train[") for one in found.clients[2]["most_contradicted"])
+
+
+def test_samples_are_named_where_they_came_from(tmp_path):
+    samples = made(sizes=(60,) * 6, wrong=(2,))
+    items = [(x, int(y), int(c)) for x, y, c in zip(samples.x, samples.y, samples.client, strict=True)]
+    found = fairmean.audit(data={"train": items}, repeats=1)
+    for one in found.clients[2]["most_contradicted"]:
+        place = int(one["sample"].removeprefix("train[").removesuffix("]"))
+        assert items[place][2] == 2
+        assert str(items[place][1]) == one["label"]
+
+
+def test_targets_are_told_in_their_own_unit(tmp_path):
+    samples = made(sizes=(60,) * 6, wrong=(2,), kind="regression")
+    y = 140 + 5 * samples.y.numpy()
+    lines = ["a,b,pressure,site"] + [
+        f"{a:.5f},{b:.5f},{target:.5f},s{site}"
+        for (a, b), target, site in zip(samples.x.tolist(), y.tolist(), samples.client.tolist(), strict=True)
+    ]
+    table = tmp_path / "patients.csv"
+    table.write_text("\n".join(lines) + "\n")
+    found = fairmean.audit(str(table), data={"target": "pressure", "client": "site"}, repeats=1)
+    worst = found.clients[2]["most_contradicted"]
+    assert worst
+    for one in worst:
+        row = int(one["sample"].removeprefix("row ")) - 1
+        assert one["label"] == pytest.approx(y[row], abs=1e-2)
+        assert 100 < one["seems"] < 180
+
+
+def test_a_label_that_nobody_else_has_is_no_move():
+    samples = made(sizes=(60,) * 6, classes=3)
+    y = samples.y.clone()
+    y[torch.from_numpy(samples.client == 1)] = 2
+    y[torch.from_numpy((samples.client != 1) & (samples.y.numpy() == 2))] = 0
+    found = audit_samples(replace(samples, y=y), LINEAR, plan=QUICK)
+    assert not [move for move in found.clients[1]["moves"] if move["label"] == samples.class_names[2]]
+
+
+def test_a_table_beside_somebodys_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.toml").write_text("of = 'another tool'")
+    samples = made()
+    lines = ["a,b,y,site", *(f"{a},{b},c{k},s{c}" for (a, b), k, c in
+             zip(samples.x.tolist(), samples.y.tolist(), samples.client.tolist(), strict=True))]  # fmt: skip
+    (tmp_path / "patients.csv").write_text("\n".join(lines) + "\n")
+    found = fairmean.audit("patients.csv", data={"target": "y", "client": "site"}, repeats=1)
+    assert len(found.clients) == 6
+
+
+def test_very_few_clients_and_two_groups():
+    samples = made(sizes=(60,) * 3, wrong=(1,))
+    found = audit_samples(replace(samples, client_names=SITES[:3]), LINEAR, plan=Plan(repeats=3, folds=2))
+    assert len(found.clients) == 3
+
+
+def test_labels_that_change_at_every_step_leave_the_record(tmp_path):
+    run = fairmean.run(
+        method={"name": "fairmean-recess"}, attack={"name": "adaptive"}, model={"name": "linear"},
+        train={"rounds": 60, "batch": 16, "lr": 0.1, "device": "cpu"}, run={"dir": str(tmp_path)},
+    )  # fmt: skip
+    found = fairmean.audit(run)
+    assert found.settings["evidence"] == "recess"
+    with pytest.raises(UserError, match="changes them at every step"):
+        fairmean.audit(run, evidence="folds")

@@ -331,3 +331,29 @@ def test_show_says_what_a_server_would_not_see(own, capsys):
     capsys.readouterr()
     assert main(["show", "runs/plain"]) == 0
     assert "does not see" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["fairmean-recess", "fednoro", "antiflipper"])
+def test_a_table_of_two_outcomes(name, tmp_path):
+    """A model with a single output: two classes all the same."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(240, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    owner = np.repeat(np.arange(6), 40)
+    rows = ["a,b,c,outcome,site"] + [
+        f"{a:.4f},{b:.4f},{c:.4f},{'yes' if label else 'no'},s{site}"
+        for (a, b, c), label, site in zip(x.tolist(), y.tolist(), owner.tolist(), strict=True)
+    ]
+    table = tmp_path / "patients.csv"
+    table.write_text("\n".join(rows) + "\n")
+    run = fairmean.run(
+        data={"name": str(table), "target": "outcome", "client": "site"},
+        method={"name": name}, train={"rounds": 40, "lr": 0.5, "device": "cpu"}, run={"dir": str(tmp_path / "runs")},
+    )  # fmt: skip
+    assert run.config.data.task == "binary"
+    assert run.summary["average"] > 80
+
+
+def test_too_few_clients_in_a_round_are_told():
+    with pytest.raises(UserError, match="more than 3 clients in a round, and there are 2"):
+        fairmean.run(method={"name": "fairmean-recess"}, train={"rounds": 2, "participation": 0.2})

@@ -84,6 +84,12 @@ def _inf(record, name, x):
     return _put(record, name, Array(np.where(np.arange(x.size).reshape(x.shape) == 0, np.inf, x).astype(x.dtype)))
 
 
+def _stays_away(content, order):
+    """Counts as a reply, and brings nothing."""
+    del content["message"]
+    _answer(sent=False)(content, order)
+
+
 KINDS = {
     "NaN or infinite": _message(_nan),
     "are NaN or infinite": _message(_inf),
@@ -103,9 +109,11 @@ KINDS = {
     "its loss is nan": _number(loss=math.nan),
     "its loss is missing": _without("statistics", "loss"),
     "not a positive whole number": _number(size=-5),
-    "size 1e+09: more than": _number(size=10**9),
+    "its size is more than": _number(size=10**9),
     "unexpected number": _number(bonus=1.0),
-    "scale": _number(scale=-2.0),
+    "its scale is wrong": _number(scale=-2.0),
+    "the method's largest": _number(scale=1e30),
+    "leaves nobody out": _stays_away,
     "not a percentage": _number(accuracy=250.0),
     "is not a number": _number(loss=[1.0, 2.0]),
     "unexpected record": _more,

@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fairmean.errors import UserError
 from fairmean.flower import FairStrategy, fair
+from fairmean.flower import client as client_side
 from fairmean.flower.client import answer
 from fairmean.flower.node_memory import KEPT, NodeMemory
 from tests.flower import mini
 from tests.flower.local_grid import FIRST, LocalGrid, node_context
-from tests.flower.test_faults import honest, load_data, make_model, started
+from tests.flower.test_faults import all_honest, honest, load_data, make_model, started
 
 
 def state(value):
@@ -44,6 +46,17 @@ def test_a_server_that_goes_back_too_far_is_told(tmp_path):
         memory.keep(t, state(t))
     with pytest.raises(UserError, match="the server went back to round 1"):
         memory.before(1)
+
+
+def test_the_first_round_of_a_client_can_be_repeated(tmp_path):
+    """It joins in round 5, which is then repeated; it has forgotten nothing, for it remembered nothing."""
+    memory = NodeMemory(tmp_path, "run", "0")
+    for _ in range(2):
+        assert memory.before(5) is None
+        memory.keep(5, state(5))
+    memory.keep(6, state(6))
+    assert memory.before(5) is None
+    assert memory.before(6).keys() == state(5).keys()
 
 
 def test_a_damaged_memory_is_named(tmp_path):
@@ -194,7 +207,7 @@ def test_loaders_and_epochs(here):
 
 
 def test_clients_with_names(here):
-    names = ["mercy", "st anna", "ö-hospital"]
+    names = ["mercy", "st anna", "ö-hospital", "north"]
 
     def named(k):
         def node(message, context):
@@ -203,12 +216,12 @@ def test_clients_with_names(here):
 
         return node
 
-    grid = LocalGrid({50 - k: named(k) for k in range(3)})
+    grid = LocalGrid({50 - k: named(k) for k in range(4)})
     strategy = started("fairmean-recess", grid=grid, clients=names, report="clients")
     numbered = started(
         "fairmean-recess",
-        grid=LocalGrid({FIRST + k: honest for k in range(3)}),
-        clients=3,
+        grid=LocalGrid({FIRST + k: honest for k in range(4)}),
+        clients=4,
         report="clients",
         name="numbered",
     )
@@ -217,7 +230,7 @@ def test_clients_with_names(here):
     assert run.client_names == names
     assert set(run.frame()["client"]) == set(names)
     sent = grid.sent[0].content["fairmean"]["roster"]
-    assert len(sent) == 3
+    assert len(sent) == 4
     assert not set(sent) & set(names)
 
 
@@ -244,3 +257,40 @@ def test_a_message_from_another_server(here):
     message = Message(RecordDict(), dst_node_id=FIRST, message_type="train")
     reply = answer(message, node_context(FIRST), make_model, load_data)
     assert "not from fairmean's strategy" in reply.error.reason
+
+
+def test_a_shared_parameter_is_trained_under_both_names(here):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.head(self.second(self.first(x)))
+
+    def client(message, context):
+        return answer(message, context, Tied, load_data)
+
+    grid = LocalGrid({FIRST + k: client for k in range(3)})
+    strategy = FairStrategy("mean", clients=3, lr=0.1, startup=0, pause=0)
+    strategy.start(grid, ArrayRecord(Tied().state_dict()), 2, timeout=1)
+    parts = strategy.layout.parts(strategy.w)
+    assert torch.equal(parts["first.weight"], parts["second.weight"])
+    assert not torch.equal(parts["first.weight"], Tied().first.weight)
+
+
+def test_dropout_is_drawn_anew_in_every_step(here, monkeypatch):
+    keys = []
+    whole = client_side.one_by_one
+
+    def watched(net, batch, *rest, **named):
+        keys.append(batch.key)
+        return whole(net, batch, *rest, **named)
+
+    monkeypatch.setattr(client_side, "one_by_one", watched)
+    strategy = FairStrategy("mean", clients=2, lr=0.1, startup=0, local_steps=3)
+    strategy.start(all_honest(2), ArrayRecord(make_model().state_dict()), 2, timeout=1)
+    assert len(keys) == 12
+    assert len(set(keys)) == 6  # three steps in two rounds

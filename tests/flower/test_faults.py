@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from torch import nn
 
 from fairmean.errors import UserError
 from fairmean.experiments.events import Listener
 from fairmean.flower import FairStrategy
 from fairmean.flower.client import answer
+from fairmean.flower.round_lines import RoundLines
 from fairmean.randomness import generator
 from tests.flower.local_grid import FIRST, LocalGrid, node_context
 
@@ -300,3 +301,130 @@ def test_methods_that_do_not_fit_are_refused():
         FairStrategy("mean", clients=4, min_clients=5)
     with pytest.raises(UserError, match="unknown method 'meen'"):
         FairStrategy("meen", clients=4)
+
+
+ODD = {"a lone surrogate": "\ud800", "very long": "x" * 200_000, "lines of its own": "x\nfairmean: round 4/4"}
+
+
+@pytest.mark.parametrize("name", ODD.values(), ids=ODD.keys())
+def test_names_that_would_break_the_record(here, name, capsys):
+    """They come from a hostile node; the table and the log stay whole, and the run ends as it should."""
+
+    def hostile(message, context):
+        reply = honest(message, context)
+        reply.content[name] = MetricRecord({})
+        return Message(reply.content, reply_to=message)
+
+    grid = all_honest()
+    grid.nodes[FIRST + 3] = hostile
+    strategy = started(grid=grid, listeners=[RoundLines()])
+    assert strategy.record.recorder.run.summary["status"] == "finished"
+    found = rejected(strategy)
+    assert len(found) == 4
+    assert all("unexpected record" in row["reason"] and len(row["reason"]) <= 300 for row in found)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("fairmean: round ") for line in lines) == 4
+
+
+def test_a_large_scale_does_not_pass_the_bound_on_messages(here):
+    """On the rungs above 0 the server multiplies by the scale."""
+
+    def hostile(message, context):
+        reply = honest(message, context)
+        if message.content["fairmean"]["train"]:
+            reply.content["statistics"] = MetricRecord({**dict(reply.content["statistics"]), "scale": 1.9})
+        return Message(reply.content, reply_to=message)
+
+    grid = all_honest()
+    grid.nodes[FIRST] = hostile
+    plain = started("fairmean+krum:f=1", grid=grid, rounds=1, name="a")
+    assert rejected(plain) == []
+    norms = [float(one.message.norm()) for one in plain.accepted]
+    strategy = started("fairmean+krum:f=1", grid=grid, rounds=1, max_norm=1.5 * max(norms), name="b", min_clients=3)
+    assert "norm of its message" in rejected(strategy)[0]["reason"]
+    strategy = started("krum:f=1", grid=grid, rounds=1, name="c", min_clients=3)
+    assert "the method's largest" in rejected(strategy)[0]["reason"]
+
+
+def test_under_sums_a_refusal_tells_no_number_of_a_client(here):
+    def failing(message, context):
+        return Message(Error(2, "<class 'ValueError'>:<could not convert 'Jane Doe'>"), reply_to=message)
+
+    def large(message, context):
+        reply = honest(message, context)
+        if message.content["fairmean"]["train"]:
+            reply.content["statistics"] = MetricRecord({**dict(reply.content["statistics"]), "size": 4711})
+        return Message(reply.content, reply_to=message)
+
+    grid = all_honest()
+    grid.nodes |= {FIRST: failing, FIRST + 1: large}
+    reasons = [row["reason"] for row in rejected(started("fedavg", grid=grid, rounds=1, max_size=100))]
+    assert len(reasons) == 2
+    assert not any("Jane" in reason or "4711" in reason for reason in reasons)
+    told = started("fedavg", grid=grid, rounds=1, max_size=100, report="clients", name="told")
+    assert any("4711" in row["reason"] for row in rejected(told))
+
+
+def test_a_repeated_round_asks_other_clients(here):
+    """One of four always fails; with half of them in a round, it must not block the federation."""
+
+    def failing(message, context):
+        return Message(Error(2, "no"), reply_to=message)
+
+    grid = all_honest()
+    grid.nodes[FIRST + 2] = failing
+    strategy = started("mean", grid=grid, participation=0.5, min_clients=2, max_repeats=20, rounds=6)
+    assert strategy.record.recorder.run.summary["status"] == "finished"
+    assert rejected(strategy)
+
+
+def test_replies_that_flower_cannot_read_repeat_the_round(here):
+    grid, times = all_honest(), []
+    whole = grid.send_and_receive
+
+    def unreadable(messages, *, timeout=None):
+        times.append(1)
+        if len(times) == 2:
+            raise TypeError("shape is null")
+        return whole(messages, timeout=timeout)
+
+    grid.send_and_receive = unreadable
+    strategy = started("mean", grid=grid, rounds=3)
+    torch.testing.assert_close(strategy.w, started("mean", rounds=3, name="undisturbed").w)
+    assert len(times) == 4
+
+
+def test_a_few_nodes_with_nan_cannot_end_a_run(here):
+    def spoiled(message, context):
+        reply = honest(message, context)
+        first, *others = reply.content["message"].items()
+        grown = {first[0]: Array(first[1].numpy() * np.nan), **dict(others)}
+        reply.content["message"] = ArrayRecord(grown)
+        return Message(reply.content, reply_to=message)
+
+    grid = LocalGrid({FIRST: spoiled, FIRST + 1: spoiled, FIRST + 2: silent, FIRST + 3: silent})
+    with pytest.raises(UserError, match="usable replies"):
+        started("mean", grid=grid, max_repeats=1)
+    resumed = started("mean")
+    assert resumed.record.recorder.run.summary["status"] == "finished"
+
+
+def test_side_sums_that_no_client_can_have(here):
+    def hostile(message, context):
+        reply = honest(message, context)
+        side = {name: array.numpy() for name, array in reply.content["side"].items()} if "side" in reply.content else {}
+        if reply.content["fairmean"]["sent"]:
+            side["shares"] = np.array([1e308, -1e308, 0.0])
+            reply.content["side"] = ArrayRecord({name: Array(value) for name, value in side.items()})
+        return Message(reply.content, reply_to=message)
+
+    grid = all_honest(6)
+    grid.nodes[FIRST] = hostile
+    strategy = started("fairmean-recess", grid=grid, clients=6, rounds=3)
+    assert "the side sum 'shares' has values outside" in rejected(strategy)[0]["reason"]
+    assert strategy.state.broadcast["shares"].min() >= 0
+
+
+def test_too_few_clients_for_what_they_add_up():
+    with pytest.raises(UserError, match="more than 3 clients in a round"):
+        started("fairmean-recess", clients=3, rounds=1)

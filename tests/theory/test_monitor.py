@@ -231,7 +231,12 @@ def test_a_run_without_theory_has_no_such_table():
 
 @pytest.mark.parametrize(
     ("settings", "says"),
-    [({"train.local_steps": 2}, "train.local_steps = 2"), ({"train.engine": "reference"}, "train.engine=fast")],
+    [
+        ({"train.local_steps": 2}, "train.local_steps = 2"),
+        ({"train.local_epochs": 1, "train.batch": 32}, "train.local_epochs = 1"),
+        ({"train.weight_decay": 1.0}, "train.weight_decay = 1.0"),
+        ({"train.engine": "reference"}, "train.engine=fast"),
+    ],
 )
 def test_what_cannot_be_watched(settings, says):
     with pytest.raises(UserError, match=says):

@@ -83,6 +83,7 @@ def checked(made: Dataset, name: str, task: str = "auto") -> Dataset:
         class_names=classes_called if dataset.task != "regression" else None,
         table=made.table,
         target_spread=made.target_spread,
+        target_middle=made.target_middle,
     )
 
 

@@ -38,9 +38,9 @@ class Dataset:
     ``task`` says what is predicted (``fairmean.data.tasks``). Targets are int64 classes 0 … ``classes`` − 1, with their
     ``class_names`` where they have any; for regression float32 numbers, and ``classes`` is 1; for next-token prediction
     int64 tokens, shaped like the inputs, out of ``classes`` different ones. ``table`` says that the inputs are columns
-    of a table, which are scaled unless that is not wanted. A target was ``target_spread`` times as large before it was
-    scaled. ``table_rows``, where rows were divided into training and test samples, are the rows, counted from 0, that
-    became one and the other.
+    of a table, which are scaled unless that is not wanted. A target was ``target_middle`` + ``target_spread`` times
+    as large before it was scaled. ``table_rows``, where rows were divided into training and test samples, are the rows,
+    counted from 0, that became one and the other, and ``row_names`` what they are called if not by their numbers.
     """
 
     name: str
@@ -58,4 +58,6 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     table: bool = False
     target_spread: float = 1.0
+    target_middle: float = 0.0
     table_rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    row_names: tuple[str, ...] | None = None

@@ -53,6 +53,7 @@ class Federation:
     split: tuple[Any, ...] = ()
     task: Task = TASKS["classification"]
     target_spread: float = 1.0
+    target_middle: float = 0.0
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     vocabulary: int | None = None
@@ -267,6 +268,7 @@ def build(
         split=split,
         task=what,
         target_spread=data.target_spread,
+        target_middle=data.target_middle,
         client_names=data.client_names,
         class_names=data.class_names,
         vocabulary=_vocabulary(data),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +52,10 @@ def load(name: str, folder: Path, asked: Columns) -> Dataset:
     if task == "binary" and len(classes) != 2:
         raise UserError(f"data.task = 'binary': '{name}' has {len(classes)} classes; use data.task=classification")
     owned = Owners(*_names([place[0] for place in places])) if depth == 2 else None
-    x = stacked(name, [(file.relative_to(folder).as_posix(), file) for file in files])
-    return dataset_of(name, x, Target(task, y, len(classes), classes), owned, test, asked.test)
+    names = tuple(file.relative_to(folder).as_posix() for file in files)
+    x = stacked(name, list(zip(names, files, strict=True)))
+    found = dataset_of(name, x, Target(task, y, len(classes), classes), owned, test, asked.test)
+    return replace(found, row_names=names)
 
 
 def _names(words: list[str]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,9 @@ def _items(train: Any, test: Any, asked: Columns) -> Dataset:
     held = division(kinds, whole.train_clients, asked.test, whole.task in ("classification", "binary"))
     parts = {key: value[~held] for key, value in arrays.items()}
     tested = {key.replace("train", "test"): value[held] for key, value in arrays.items()}
-    return from_arrays("datasets", parts | tested | _as_whole(whole), asked.task)
+    divided = from_arrays("datasets", parts | tested | _as_whole(whole), asked.task)
+    names = tuple(f"train[{i}]" for i in range(len(held)))
+    return replace(divided, table_rows=(np.flatnonzero(~held), np.flatnonzero(held)), row_names=names)
 
 
 def _as_whole(whole: Dataset) -> dict[str, Any]:

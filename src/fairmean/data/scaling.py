@@ -46,7 +46,7 @@ def standardised(data: Dataset) -> Dataset:
         return inputs
     middle, width = float(data.train_y.mean(dtype=np.float64)), float(data.train_y.std(dtype=np.float64)) or 1.0
     train_y, test_y = (((y - middle) / width).astype(np.float32) for y in (data.train_y, data.test_y))
-    return dataclasses.replace(inputs, train_y=train_y, test_y=test_y, target_spread=width)
+    return dataclasses.replace(inputs, train_y=train_y, test_y=test_y, target_spread=width, target_middle=middle)
 
 
 def unscaled(data: Dataset, own_model: bool = False) -> str:

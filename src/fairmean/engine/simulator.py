@@ -160,7 +160,7 @@ class Simulator:
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
         self.net = Net(model, device, dtype, self.precision)
         self.server = Server(method, optimiser)
-        self.measured = method.rehearse(federation.outputs)
+        self.measured = method.rehearse(max(1, federation.classes), federation.outputs)
         self.state = self.server.init(federation.clients, len(self.w), federation.classes, device, dtype)
         remembered = method.memory(federation.clients, federation.classes)
         self.memory: State = {key: value.to(device) for key, value in remembered.items()}
@@ -185,6 +185,7 @@ class Simulator:
         self.access = self.reach.access()
         self.present = participation(training.presence, training.participation, federation.sizes, seed)
         method.check(self.present.most, self.access)
+        method.check_cohort(self.present.most)
         self._inverse = self._inverse_weights()
         self.bounded = self._bound(room)
         self.monitor: Observer | None = None
@@ -328,9 +329,8 @@ class Simulator:
         """From now on, let an observer of this kind see every round; it does what is costly every so many rounds."""
         training = self.training
         if not training.one_gradient:
-            name = next(
-                n for n in ("local_epochs", "local_steps", "weight_decay") if getattr(training, n) not in (0, 1)
-            )
+            neutral = {"local_epochs": 0, "local_steps": 1, "weight_decay": 0}
+            name = next(name for name, value in neutral.items() if getattr(training, name) != value)
             raise UserError(
                 f"theory = true: is about one gradient a round, not train.{name} = {getattr(training, name)}"
             )

@@ -129,7 +129,7 @@ def audit(
     plan = Plan(repeats, folds, config.seed)
     notes = ["Evidence: models of the other clients, trained anew for this audit."]
     total = int(chosen.total.sum())
-    if total > LARGE:
+    if total > LARGE and chosen.task.has_classes:
         notes.append(
             f"There are {total:,} samples. A run with method.name=fairmean-recess would use all of them, and can be "
             "audited, too."
@@ -165,7 +165,8 @@ def _is_data(source: Any) -> bool:
     name, path = str(source), Path(source)
     if name in SPECS or is_kept(name):
         return True
-    if path.suffix == ".toml" or any((place / "config.toml").is_file() for place in (path, path.parent)):
+    of_a_run = (path.parent / "config.toml").is_file() and path.name in ("summary.json", "clients.csv")
+    if path.suffix == ".toml" or (path / "config.toml").is_file() or of_a_run:
         return False
     looks_like_data = name.lower().endswith((".npz", ".npy", *SUFFIXES))
     return looks_like_data or own.is_function(name) or (path.exists() and not _holds_runs(path))
@@ -238,6 +239,9 @@ def _audit_run(
             if recorded is None or wanted == "folds":
                 raise UserError(f"audit: the data of run '{run.folder}' cannot be had again: {error}") from None
             reason = ", since its data cannot be had again"
+        else:
+            if clients.dynamic is not None and recorded is not None and wanted == "auto":
+                clients, reason = None, ", since its poisoned clients change their labels at every step"
     if clients is None:
         assert recorded is not None
         notes = [

@@ -33,6 +33,7 @@ def moves(samples: Samples, evidence: Evidence, trusted: NDArray[np.bool_]) -> l
         own = counts[client]
         given = own.sum(1, keepdims=True)
         unusual = own - given * usual
+        unusual[elsewhere.sum(1) == 0] = 0  # a label that nobody else has is no evidence
         np.fill_diagonal(unusual, 0)
         pairs = [divmod(int(place), k) for place in np.argsort(-unusual, axis=None, kind="stable")[:5]]
         result.append(
@@ -75,4 +76,4 @@ def _worst(samples: Samples, evidence: Evidence, rows: Index) -> list[dict[str, 
 def _told(samples: Samples, value: float) -> Any:
     if samples.task.has_classes:
         return samples.class_names[int(value)]
-    return round(value * samples.target_spread, 6)
+    return round(value * samples.target_spread + samples.target_middle, 6)

@@ -41,6 +41,7 @@ class Samples:
     total: Index
     vocabulary: int | None = None
     target_spread: float = 1.0
+    target_middle: float = 0.0
 
     @property
     def clients(self) -> int:
@@ -58,9 +59,11 @@ def samples_of(clients: Federation, dataset: Dataset | None = None, most: int = 
 
     ``dataset`` says, where it knows, in which row of a table a sample stood.
     """
-    _check(clients)
+    check(clients)
     names = clients.client_names or tuple(str(i) for i in range(clients.clients))
     sizes, test_sizes = clients.sizes, np.diff(clients.test_offsets)
+    if dataset is not None and dataset.train_clients is not None and dataset.test_clients is None:
+        test_sizes = np.zeros_like(test_sizes)  # nobody said whose they are: they were handed out by their classes
     owner = np.concatenate([np.repeat(np.arange(clients.clients), count) for count in (sizes, test_sizes)])
     chosen = _chosen(owner, clients.clients, most, seed)
     split = int(clients.offsets[-1])
@@ -78,10 +81,12 @@ def samples_of(clients: Federation, dataset: Dataset | None = None, most: int = 
         total=np.bincount(owner, minlength=clients.clients),
         vocabulary=clients.vocabulary,
         target_spread=clients.target_spread,
+        target_middle=clients.target_middle,
     )
 
 
-def _check(clients: Federation) -> None:
+def check(clients: Federation) -> None:
+    """Raise a UserError if there is nothing to audit here."""
     if clients.task.name == "next-token":
         raise UserError(
             "audit: knows classes and numbers, and data.task = 'next-token' has tokens; audit a data set with one "
@@ -94,7 +99,8 @@ def _check(clients: Federation) -> None:
         )
     if clients.dynamic is not None:
         raise UserError(
-            "audit: this attack has no labels of its own, it changes them at every step; name another attack.name"
+            "audit: this attack has no labels of its own, it changes them at every step; only what a run of "
+            "fairmean-recess recorded can be audited then"
         )
 
 
@@ -108,9 +114,10 @@ def _chosen(owner: Index, clients: int, most: int, seed: int) -> Index:
 
 
 def _ids(clients: Federation, dataset: Dataset | None, first: Index, second: Index) -> list[str]:
-    """What samples are called: their rows in a table, counted from 1, or their places in the arrays, from 0."""
+    """What samples are called: rows of a table, counted from 1, files of a folder, or places in arrays, from 0."""
     train, test = clients.rows[first], clients.test_rows[second]
     if dataset is not None and dataset.table_rows is not None:
         in_train, in_test = dataset.table_rows
-        return [f"row {row + 1}" for row in np.concatenate([in_train[train], in_test[test]])]
+        rows, names = np.concatenate([in_train[train], in_test[test]]), dataset.row_names
+        return [f"row {row + 1}" if names is None else names[row] for row in rows]
     return [f"x_train[{row}]" for row in train] + [f"x_test[{row}]" for row in test]

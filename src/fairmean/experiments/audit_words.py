@@ -99,7 +99,7 @@ def sentence(client: Mapping[str, Any], record: Mapping[str, Any]) -> str:
         )
     if verdict == TOO_LITTLE:
         if client["excess"] is None:
-            return f"'{name}' has too little data to say: it was never measured while it was absent."
+            return f"'{name}' has too little data to say: nothing was recorded of it while it was absent."
         missed = round(1 / (1 - POWER))
         return (
             f"'{name}' has too little data to say: if half of the labels of its {_samples(client['samples_used'])} "

@@ -12,14 +12,29 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fairmean.flower.wire import ANSWER, CLIENTS, MESSAGE, SHOWN, SIDE, STATISTICS, Layout, Order
+from fairmean.flower.wire import ANSWER, CLIENTS, MESSAGE, REFUSED, SHOWN, SIDE, STATISTICS, Layout, Order
 from fairmean.rules.round import State
 
 _HEADER = 4096  # bytes that an array may take beside its numbers
 
 
 class Refused(Exception):
-    """Why a reply is not used."""
+    """Why a reply is not used; ``figures`` is what may be said of it where clients tell their numbers."""
+
+    def __init__(self, reason: str, figures: str = "") -> None:
+        super().__init__(reason)
+        self.figures = figures
+
+
+def in_words(refused: Refused, report: str) -> str:
+    """The reason, with the client's own numbers only where they may leave it."""
+    return f"{refused} ({refused.figures})" if refused.figures and report == CLIENTS else str(refused)
+
+
+def printable(text: str) -> str:
+    """A text that somebody else made, on one line of at most 300 characters that can be written everywhere."""
+    plain = text[:600].encode("utf-8", "backslashreplace").decode()
+    return "".join(character if character.isprintable() else " " for character in plain)[:300]
 
 
 class NotFinite(Refused):
@@ -36,14 +51,18 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Form:
-    """What replies must look like: the numbers of the clients by name, the model's layout, the shapes of side sums, the
-    names of what clients may tell about themselves, and what is believed at most.
+    """What replies must look like: the numbers of the clients by name, the model's layout, the shapes of side sums and
+    between which numbers they lie, the names of what clients may tell about themselves, whether a client may be out of
+    a round, the largest scale, and what is believed at most.
     """
 
     places: Mapping[str, int]
     layout: Layout
     side: Mapping[str, torch.Size]
+    side_bounds: Mapping[str, tuple[float, float]]
     shown: Collection[str]
+    may_be_out: bool
+    largest_scale: float
     bounds: Bounds
 
 
@@ -69,7 +88,10 @@ class Accepted:
 def examine(reply: Message, order: Order, form: Form) -> Accepted:
     """The reply to this order, if it is what it must be."""
     if reply.has_error():
-        raise Refused(f"error reply (code {reply.error.code}): {_first_line(reply.error.reason)}")
+        code, words = reply.error.code, _first_line(reply.error.reason)
+        if code == REFUSED:  # a sentence of ours
+            raise Refused(f"error reply: {words}")
+        raise Refused(f"error reply (code {code}), of which the client's own log says more", words)
     if not reply.has_content():
         raise Refused("empty reply")
     content = reply.content
@@ -80,18 +102,21 @@ def examine(reply: Message, order: Order, form: Form) -> Accepted:
     allowed |= {SIDE} if side and order.train else set()
     for extra in sorted(set(content) - allowed):
         raise Refused(f"unexpected record '{extra}'")
-    numbers = _statistics(content, order, form.bounds, sent, form.shown)
+    if order.train and not sent and not form.may_be_out:
+        raise Refused("sends no message, though this method leaves nobody out of a round")
+    numbers = _statistics(content, order, form, sent)
     told = {name.removeprefix(SHOWN): numbers.pop(name) for name in list(numbers) if name.startswith(SHOWN)}
     message = None
     if sent:
         if MESSAGE not in content.array_records:
             raise Refused("says that it sends a message, and there is none")
-        message = _vector(content.array_records[MESSAGE], form.layout, form.bounds)
+        counted = 1.0 if order.scaled else numbers.get("scale", 1.0)
+        message = _vector(content.array_records[MESSAGE], form.layout, form.bounds, counted)
     sides: State = {}
     if side and order.train:
         if SIDE not in content.array_records:
             raise Refused("the side sums are missing")
-        sides = _sides(content.array_records[SIDE], side)
+        sides = _sides(content.array_records[SIDE], side, form.side_bounds if sent else {})
         if not sent and any(bool(value.any()) for value in sides.values()):
             raise Refused("adds to the side sums, though it is out of the round")
     return Accepted(form.places[name], reply.metadata.src_node_id, message, side=sides, shown=told, **numbers)
@@ -129,13 +154,12 @@ def _answered(content: RecordDict, order: Order, places: Mapping[str, int]) -> t
     return name, bool(told["sent"])
 
 
-def _statistics(
-    content: RecordDict, order: Order, bounds: Bounds, sent: bool, shown: Collection[str]
-) -> dict[str, float]:
+def _statistics(content: RecordDict, order: Order, form: Form, sent: bool) -> dict[str, float]:
     """The client's numbers: those that were asked for, and no others."""
     if STATISTICS not in content.metric_records:
         raise Refused(f"the record '{STATISTICS}' is missing")
     told: MetricRecord = content.metric_records[STATISTICS]
+    bounds, shown = form.bounds, form.shown
     needed: set[str] = set()
     if order.report == CLIENTS:
         needed.add("loss")
@@ -148,14 +172,17 @@ def _statistics(
     for name in sorted(set(told) - needed - optional):
         raise Refused(f"unexpected number '{name}'")
     numbers = {name: _number(name, value) for name, value in told.items()}
-    if numbers.get("size", 1.0) <= 0 or numbers.get("size", 1.0) % 1:
-        raise Refused(f"size {numbers['size']:g}: not a positive whole number")
-    if bounds.size is not None and numbers.get("size", 1.0) > bounds.size:
-        raise Refused(f"size {numbers['size']:g}: more than {bounds.size}")
+    size, scale = numbers.get("size", 1.0), numbers.get("scale", 1.0)
+    if size <= 0 or size % 1:
+        raise Refused("its size is not a positive whole number", f"{size:g}")
+    if bounds.size is not None and size > bounds.size:
+        raise Refused(f"its size is more than {bounds.size}", f"{size:g}")
     if numbers.get("loss", 0.0) < 0:
         raise Refused(f"negative loss {numbers['loss']:g}")
-    if "scale" in numbers and (numbers["scale"] < 0 or (numbers["scale"] != 0) != sent):
-        raise Refused(f"scale {numbers['scale']:g} with{'' if sent else 'out'} a message")
+    if "scale" in numbers and (scale < 0 or (form.may_be_out and (scale != 0) != sent)):
+        raise Refused(f"its scale is wrong for a reply with{'' if sent else 'out'} a message", f"{scale:g}")
+    if scale > form.largest_scale * (1 + 1e-6):
+        raise Refused(f"its scale is more than {form.largest_scale:g}, which is the method's largest", f"{scale:g}")
     figure = numbers.get("accuracy", 0.0)
     if figure < 0 or (figure > 100 and order.task != "regression"):
         raise Refused(f"accuracy {figure:g}: not a percentage")
@@ -172,8 +199,8 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
-def _vector(record: ArrayRecord, layout: Layout, bounds: Bounds) -> Tensor:
-    """The message as one vector."""
+def _vector(record: ArrayRecord, layout: Layout, bounds: Bounds, counted: float) -> Tensor:
+    """The message as one vector, which the server multiplies by ``counted``."""
     _same_names(set(record), set(layout.names))
     parts = {}
     for name in layout.names:
@@ -184,18 +211,21 @@ def _vector(record: ArrayRecord, layout: Layout, bounds: Bounds) -> Tensor:
     norm = float(vector.double().norm())
     if not math.isfinite(norm):
         raise Refused("the norm of its message is not finite")
-    if bounds.norm is not None and norm > bounds.norm:
-        raise Refused(f"the norm of its message is {norm:.4g}, more than {bounds.norm:g}")
+    if bounds.norm is not None and max(1.0, counted) * norm > bounds.norm:
+        raise Refused(f"the norm of its message is more than {bounds.norm:g}", f"{max(1.0, counted) * norm:.4g}")
     return vector
 
 
-def _sides(record: ArrayRecord, shapes: Mapping[str, torch.Size]) -> State:
+def _sides(record: ArrayRecord, shapes: Mapping[str, torch.Size], bounds: Mapping[str, tuple[float, float]]) -> State:
     _same_names(set(record), set(shapes))
     sides = {}
     for name, shape in shapes.items():
         values = torch.from_numpy(_array(name, record[name], tuple(shape), np.dtype(np.float64)))
         if not values.isfinite().all():
             raise Refused(f"the side sum '{name}' has values that are NaN or infinite")
+        low, high = bounds.get(name, (-math.inf, math.inf))
+        if not bool(((values >= low) & (values <= high)).all()):
+            raise Refused(f"the side sum '{name}' has values outside [{low:g}, {high:g}]")
         sides[name] = values
     return sides
 

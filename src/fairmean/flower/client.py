@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ from fairmean.flower.wire import (
     CLIENTS,
     MESSAGE,
     ORDER,
+    REFUSED,
     SHOWN,
     SIDE,
     STATISTICS,
@@ -48,7 +50,7 @@ from fairmean.flower.wire import (
     roster_entry,
     to_arrays,
 )
-from fairmean.randomness import generator
+from fairmean.randomness import derive, generator
 from fairmean.rules.context import LAST_SENT, Context
 from fairmean.rules.method import Method
 from fairmean.rules.named import parse_method
@@ -57,8 +59,6 @@ from fairmean.rules.round import State
 ModelMaker = Callable[[], nn.Module]
 DataLoader = Callable[[NodeContext], Any]
 Training = Callable[[Message, NodeContext], Message]
-REFUSED = 400
-"""The code of an error reply whose reason is a sentence for the people who run the federation."""
 _MEMORY = "FAIRMEAN_MEMORY"
 
 
@@ -197,7 +197,7 @@ class _Client:
             numbers["scale"] = scale
         if report.side:
             content[SIDE] = to_arrays({name: value[0] for name, value in report.side.items()})
-        if scale != 0:
+        if scale != 0 or not method.may_be_out:
             gradient = self._gradient(batch) if training is None else self._pseudo_gradient(training())
             vector = gradient * scale if order.scaled else gradient
             if order.clip > 0:
@@ -239,15 +239,18 @@ class _Client:
         w, batches = net.flat.clone(), self._batches(batch)
         gradient, velocity = torch.zeros(1, len(w), dtype=w.dtype), torch.zeros_like(w)
         one = len(batches) == 1 and order.decay == 0
-        for step in batches:
+        for number, step in enumerate(batches):
+            key = derive(order.seed, "dropout", order.round, number) & 0xFFFFFFFF  # masks are new in every step
+            step = replace(step, key=key, _spans={})
             one_by_one(net, step, step.span(0, 1, self._chunk), self.method, self.context, gradient, measure=False)
             if not one:  # v ← βv + g + a·w_k + μ(w_k − w)
                 pull = order.decay * net.flat + order.proximal * (net.flat - w)
                 velocity = order.momentum * velocity + gradient[0] + pull
                 descend(net.flat, net.held(velocity), order.local_lr)
         flat = gradient[0] if one else (w - net.flat) / order.local_lr
-        names = [name for name, _ in net.model.named_parameters()]
-        found = dict(zip(names, net.views(flat), strict=True))
+        views = dict(zip(net.model.parameters(), net.views(flat), strict=True))
+        every = net.model.named_parameters(remove_duplicate=False)  # a shared parameter has several names
+        found = {name: views[parameter] for name, parameter in every}
         zeros = {name: torch.zeros(self.layout.shapes[name]) for name in self.layout.names if name not in found}
         return self.layout.joined(found | zeros)
 

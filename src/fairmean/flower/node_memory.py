@@ -35,11 +35,11 @@ class NodeMemory:
 
     def before(self, t: int) -> State | None:
         """The memory with which round t begins; None where there is none yet."""
-        stored = self._read()
+        stored, dropped = self._read()
         earlier = [r for r in stored if r < t]
         if earlier:
             return stored[max(earlier)]
-        if stored and t > 0 and min(stored) > 0:
+        if dropped:
             raise UserError(
                 f"'{self.path}': begins after round {min(stored)}, and the server went back to round {t}; remove the "
                 "file to let the client start with an empty memory"
@@ -48,11 +48,13 @@ class NodeMemory:
 
     def keep(self, t: int, memory: State) -> None:
         """Round t left this memory; what was kept of that round and of later ones is forgotten."""
-        stored = {r: state for r, state in self._read().items() if r < t} | {t: memory}
+        before, dropped = self._read()
+        stored = {r: state for r, state in before.items() if r < t} | {t: memory}
         latest = sorted(stored)[-KEPT:]
+        dropped = dropped or len(latest) < len(stored)
         arrays = {f"{r}/{name}": value.numpy() for r in latest for name, value in stored[r].items()}
         buffer = io.BytesIO()
-        np.savez(buffer, rounds=np.array(latest), **arrays)  # type: ignore[arg-type]
+        np.savez(buffer, rounds=np.array(latest), dropped=np.array(dropped), **arrays)  # type: ignore[arg-type]
         self._replace(buffer.getvalue())
 
     def _replace(self, content: bytes) -> None:
@@ -72,7 +74,8 @@ class NodeMemory:
                 "memory="
             ) from None
 
-    def _read(self) -> dict[int, State]:
+    def _read(self) -> tuple[dict[int, State], bool]:
+        """The memory after each round that is kept, and whether there were earlier rounds, which are not kept."""
         try:
             with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as archive:
                 stored: dict[int, State] = {int(r): {} for r in archive["rounds"]}
@@ -80,13 +83,14 @@ class NodeMemory:
                     r, slash, name = key.partition("/")
                     if slash:
                         stored[int(r)][name] = torch.from_numpy(np.array(archive[key]))
+                dropped = bool(archive["dropped"])
         except FileNotFoundError:
-            return {}
+            return {}, False
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(
                 f"'{self.path}' is damaged ({error}); remove it to let the client start with an empty memory"
             ) from None
-        return stored
+        return stored, dropped
 
 
 def _safe(name: str) -> str:

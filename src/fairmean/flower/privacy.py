@@ -2,9 +2,10 @@
 
     v_i ← v_i min(1, C/‖v_i‖)        Σ v_i + N(0, (zC)²)        with C the clip norm and z the noise multiplier
 
-Somebody who sees every model of the run learns almost the same whether or not any one client took part. ε is accounted
-by Flower's ``RdpAccountant``. With adaptive clipping, C follows a quantile of the norms (Andrew et al. 2021): each
-client adds a bit, whether its norm was within C, and the sum of the bits gets noise, too.
+Somebody who sees every model of the run learns almost the same whether or not any one client took part. The sum is
+divided by the number of clients that a round should have, and not by the number of replies, which would tell who was
+missing. ε is accounted by Flower's ``RdpAccountant``. With adaptive clipping, C follows a quantile of the norms (Andrew
+et al. 2021): each client adds a bit, whether its norm was within C, and the sum of the bits gets noise, too.
 
 This is about whole clients. Privacy of single samples (DP-SGD) does not go with these methods: it clips one sample at a
 time, and here a sample's weight depends on the loss of the whole batch.
@@ -13,15 +14,19 @@ time, and here a sample's weight depends on the loss of the whole batch.
 from __future__ import annotations
 
 import math
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.errors import UserError
 from fairmean.rules.method import Method
 from fairmean.rules.round import Rung
+from fairmean.rules.servers.means import Mean
 
 COUNT_NOISE = 20.0
 """The noise of the count of norms within C is the number of clients divided by this, as the paper on it suggests."""
@@ -61,6 +66,8 @@ def check_method(method: Method) -> None:
     reason = ""
     if method.rung != Rung.SUM:
         reason = f"its server sees {method.rung.sees}, not a sum alone"
+    elif type(method.aggregator) is not Mean:
+        reason = "its rule is not the plain mean of the messages"
     elif method.scale.normalised:
         reason = "it divides by a second sum, Σ s_i"
     elif method.adds_sums or method.may_be_out:
@@ -75,15 +82,11 @@ def check_method(method: Method) -> None:
 
 
 class Guard:
-    """The noise of a run, and what has been spent."""
+    """The noise of a run, and what has been spent; so many ``clients`` take part in a round."""
 
     def __init__(self, privacy: Privacy, clients: int) -> None:
         self.privacy, self.clip, self._clients = privacy, privacy.clip, clients
-        self._random = torch.Generator()
-        if privacy.seed is None:
-            self._random.seed()
-        else:
-            self._random.manual_seed(privacy.seed)
+        self._seeded = None if privacy.seed is None else np.random.Generator(np.random.Philox(privacy.seed))
         self._accountant = _accountant(privacy, clients)
         self.spent = 0.0
         self.multiplier  # noqa: B018 - raises where adaptive clipping has no noise to spare
@@ -108,8 +111,13 @@ class Guard:
 
     def noisy(self, total: Tensor, share: float) -> Tensor:
         """The sum with noise, where one client has at most ``share`` · C in it."""
-        noise = torch.randn(total.shape, generator=self._random, dtype=torch.float64)
+        noise = torch.from_numpy(self._normal(len(total)))
         return total + (noise * (self.multiplier * self.clip * share)).to(total.dtype)
+
+    def _normal(self, count: int) -> NDArray[np.float64]:
+        """Normal numbers that nobody can draw again: a new key of 128 bits from the system for every sum."""
+        random = self._seeded or np.random.Generator(np.random.Philox(key=secrets.randbits(128)))
+        return random.standard_normal(count)
 
     def clipped(self, message: Tensor) -> Tensor:
         """The message within C, whatever the client did."""
@@ -127,8 +135,7 @@ class Guard:
         self._accountant.compose(self._event(len(inside)))
         self.spent = float(self._accountant.get_epsilon(self.privacy.delta))
         if self.privacy.quantile is not None:
-            noise = float(torch.randn((), generator=self._random, dtype=torch.float64)) * self._count_noise
-            share = (sum(inside) + noise) / len(inside)
+            share = (sum(inside) + float(self._normal(1)[0]) * self._count_noise) / self._clients
             self.clip *= math.exp(-self.privacy.rate * (share - self.privacy.quantile))
 
     def _event(self, senders: int) -> Any:

@@ -34,7 +34,7 @@ from fairmean.experiments.events import Listener, unwrapping
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import folder_of, of_parts
 from fairmean.experiments.study import spec
-from fairmean.flower.checking import Accepted, Bounds, Form, NotFinite, Refused, claimed, examine
+from fairmean.flower.checking import Accepted, Bounds, Form, NotFinite, Refused, claimed, examine, in_words, printable
 from fairmean.flower.privacy import Guard, Privacy, check_method
 from fairmean.flower.replies import Replies, as_received
 from fairmean.flower.run_record import RunRecord
@@ -196,12 +196,17 @@ class FairStrategy(Strategy):
         _, rehearsed = self.method.rehearsal(self._classes)
         side = {name: value.shape[1:] for name, value in rehearsed.side.items()}
         shown = list(self.method.shown(self.method.memory(1, self._classes), self.state.broadcast))
-        self._form = Form({name: i for i, name in enumerate(self.names)}, self.layout, side, shown, self.bounds)
+        scale = self.method.scale
+        self._form = Form(
+            {name: i for i, name in enumerate(self.names)}, self.layout, side, scale.side_bounds(), shown,
+            self.method.may_be_out, scale.largest, self.bounds,
+        )  # fmt: skip
         self.access = Access(layers=self.layout.layers, output=self.layout.output_rows)
         self.method.check(self._present, self.access)
+        self.method.check_cohort(self._present)
         self.last_sent = torch.full((n,), -1.0, dtype=torch.float64)
         self.nodes: dict[int, int] = {}
-        self.guard = None if self.privacy is None else Guard(self.privacy, n)
+        self.guard = None if self.privacy is None else Guard(self.privacy, self._present)
         self.key = secrets.token_hex(8)
         self.record: RunRecord | None = None
 
@@ -259,12 +264,12 @@ class FairStrategy(Strategy):
         record, rounds = self.record, self.training.rounds
         assert record is not None
         first, stopped = self._resume(record), ""
-        self._await(grid, len(self.names) if first == 0 else self.min_clients, self.startup, timeout)
+        self._await(grid, len(self.names), self.startup, timeout)
         if evaluate is not None and first == 0:
             _note(result.evaluate_metrics_serverapp, 0, evaluate(0, self.layout.arrays(self.w)))
         t = first
         while t < rounds:
-            if self.guard is not None and self.guard.exceeds(len(self.names)):
+            if self.guard is not None and self.guard.exceeds(self._present):
                 stopped = f"the next round would pass max_epsilon = {self.privacy and self.privacy.max_epsilon:g}"
                 break
             metrics = self._whole_round(grid, t, timeout)
@@ -297,7 +302,9 @@ class FairStrategy(Strategy):
             t = int(checkpoint["round"])
             self.w = checkpoint["w"]
             self.state = ServerState(checkpoint["state"], checkpoint["optimiser"], checkpoint["broadcast"])
-            self.last_sent, self.key = checkpoint["last_sent"], str(checkpoint["key"])
+            self.key = str(checkpoint["key"])
+            if self.method.remembers:
+                self.last_sent = checkpoint["last_sent"]
             if self.guard is not None:
                 self.guard.load(checkpoint["privacy"])
             log.info("Run %s goes on with round %d of %d.", record.recorder.run.folder, t, self.training.rounds)
@@ -314,7 +321,7 @@ class FairStrategy(Strategy):
             "state": dict(self.state.rule),
             "optimiser": dict(self.state.optimiser),
             "broadcast": dict(self.state.broadcast),
-            "last_sent": self.last_sent.clone(),
+            "last_sent": self.last_sent.clone() if self.method.remembers else torch.zeros(0),
             "key": self.key,
             "arrays": self.layout.kept(),
         }
@@ -343,9 +350,8 @@ class FairStrategy(Strategy):
             self._attempt = attempt
             self._await(grid, self.min_clients, 0.0, timeout)
             orders = list(self.configure_train(t + 1, self.layout.arrays(self.w), self._user_config, grid))
-            replies = grid.send_and_receive(orders, timeout=timeout)
-            arrays, metrics = self.aggregate_train(t + 1, replies)
-            if arrays is not None or self._diverged:
+            arrays, metrics = self.aggregate_train(t + 1, self._exchange(grid, orders, timeout))
+            if arrays is not None or (self._diverged and attempt >= min(1, self.max_repeats)):
                 return metrics
         raise UserError(
             f"round {t}: {len(self.accepted)} usable replies in the last of {self.max_repeats + 1} attempts, where "
@@ -353,11 +359,20 @@ class FairStrategy(Strategy):
             "goes on from here"
         )
 
+    @staticmethod
+    def _exchange(grid: Grid, orders: Sequence[Message], timeout: float) -> Iterable[Message]:
+        """The replies; none, if Flower cannot read what a node has sent, so that the round is repeated."""
+        try:
+            return list(grid.send_and_receive(orders, timeout=timeout))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            log.warning("The replies cannot be read: %s (%s).", type(error).__name__, printable(str(error)))
+            return []
+
     def _measure(self, grid: Grid, t: int, timeout: float) -> list[Accepted]:
         """The clients' losses and accuracies at the last model, without a step."""
         self._attempt = 0
         orders = list(self._orders_for(grid, t, self._everybody(grid), train=False))
-        return self._sift(t, grid.send_and_receive(orders, timeout=timeout))
+        return self._sift(t, self._exchange(grid, orders, timeout))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -369,7 +384,8 @@ class FairStrategy(Strategy):
         if count < n and count < len(nodes):
             if all(self.nodes.get(client) in self._connected for client in range(n)):
                 nodes = nodes[:n]  # everybody is known: the same clients as in the simulator, and nobody else
-            drawn = generator(self.seed, "participation", t).permutation(len(nodes))[:count]
+            again = [self._attempt] if self._attempt else []  # others, where these did not answer as they should
+            drawn = generator(self.seed, "participation", t, *again).permutation(len(nodes))[:count]
             nodes = [nodes[i] for i in sorted(drawn)]
         return self._orders_for(grid, t, nodes, train=True, arrays=arrays, config=config)
 
@@ -456,6 +472,7 @@ class FairStrategy(Strategy):
             sizes=torch.tensor([one.size for one in accepted], dtype=torch.float64),
             memory={LAST_SENT: self.last_sent[clients]},
             broadcast=self.state.broadcast,
+            weights=None if self.guard is None else torch.full((len(accepted),), 1 / self._present).double(),
         )
         noise = None if self.guard is None else self.guard.noisy
         cohort = Replies(accepted, self.layout.length, self.layout.dtype, context, self.access, noise)
@@ -480,7 +497,7 @@ class FairStrategy(Strategy):
 
     def _metrics(self, accepted: Sequence[Accepted]) -> MetricRecord:
         """For Flower's own record of the round."""
-        numbers: dict[str, MetricRecordValues] = {"clients": len(accepted)}
+        numbers: dict[str, MetricRecordValues] = {} if self.guard else {"clients": len(accepted)}
         losses = [one.loss for one in accepted if math.isfinite(one.loss)]
         if losses:
             numbers["loss"] = sum(losses) / len(losses)
@@ -492,8 +509,10 @@ class FairStrategy(Strategy):
         """Whether the round may go on: enough clients, and enough for the rule."""
         if len(accepted) < self.min_clients:
             return False
+        senders = sum(one.message is not None for one in accepted)
         try:
-            self.method.check(len(accepted), self.access)
+            if senders:
+                self.method.check(senders, self.access)
         except UserError:
             return False
         return True
@@ -508,7 +527,7 @@ class FairStrategy(Strategy):
             node = reply.metadata.src_node_id
             if node not in self._orders:  # Flower's own notice of a node that is gone bears another id
                 if reply.has_error():
-                    lost = f"no reply (code {reply.error.code}: {reply.error.reason})"
+                    lost = f"no reply (code {reply.error.code}: {printable(reply.error.reason or '')})"
                 else:
                     self._refuse(t, node, "reply from a node that was not asked")
                 continue
@@ -520,12 +539,12 @@ class FairStrategy(Strategy):
                 one = examine(reply, self._orders[node], self._form)
             except Refused as refused:
                 spoiled += isinstance(refused, NotFinite)
-                self._refuse(t, node, str(refused), claimed(reply))
+                self._refuse(t, node, in_words(refused, self.report), claimed(reply))
             else:
                 good.setdefault(one.client, []).append(one)
         for node in sorted(self._orders.keys() - heard):
             self._refuse(t, node, lost)
-        self._diverged = spoiled >= self.min_clients and spoiled == len(heard)
+        self._diverged = spoiled >= self.min_clients and spoiled == len(heard) == len(self._orders)
         return sorted(filter(None, (self._settled(t, claims) for claims in good.values())), key=lambda one: one.client)
 
     def _settled(self, t: int, claims: list[Accepted]) -> Accepted | None:
@@ -552,6 +571,7 @@ class FairStrategy(Strategy):
 
     def _refuse(self, t: int, node: int, reason: str, claims: str = "") -> None:
         client = next((self.names[client] for client, known in self.nodes.items() if known == node), "")
+        reason, claims = printable(reason), printable(claims)
         log.warning("Round %d: the reply of node %d ('%s') is not used: %s.", t, node, client or claims, reason)
         if self.record is not None:
             self.record.rejected(t, self._attempt, client, node, claims, reason)

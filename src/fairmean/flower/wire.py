@@ -27,6 +27,8 @@ ANSWER, MESSAGE, SIDE, STATISTICS = "fairmean", "message", "side", "statistics"
 SUMS, CLIENTS = "sums", "clients"
 SHOWN = "shown/"
 """Before the names of what a client tells about itself, such as its excess."""
+REFUSED = 400
+"""The code of an error reply whose reason is a sentence for the people who run the federation."""
 UNKNOWN = -2
 """In place of the last round in which a message was accepted, where the server does not know yet whom it writes to."""
 

@@ -151,17 +151,21 @@ class Method:
             spread=lambda values: values[owner],
         )
 
-    def rehearse(self, classes: int) -> dict[str, torch.Size]:
+    def rehearse(self, classes: int, outputs: int | None = None) -> dict[str, torch.Size]:
         """Ask the client's side everything once; raise if an answer is wrong.
 
         So a mistake shows before anything is written. Returned is what is measured, and the shape of one value of it.
         """
-        measured, _ = self.rehearsal(classes)
+        measured, _ = self.rehearsal(classes, outputs)
         return {key: value.shape[1:] for key, value in measured.items()}
 
-    def rehearsal(self, classes: int) -> tuple[State, Report]:
-        """What two clients measure of made-up samples, row by row, and what they report."""
-        logits = torch.linspace(-1, 1, 3 * classes, dtype=torch.float64).view(3, classes).requires_grad_()
+    def rehearsal(self, classes: int, outputs: int | None = None) -> tuple[State, Report]:
+        """What two clients measure of made-up samples, row by row, and what they report.
+
+        ``outputs``: how many numbers the model returns for a sample, where that is not the number of classes.
+        """
+        width = outputs or classes
+        logits = torch.linspace(-1, 1, 3 * width, dtype=torch.float64).view(3, width).requires_grad_()
         y, context = torch.arange(3) % classes, self.made_up_context(classes)
         with self._blaming("objective", self.objective), torch.enable_grad():
             losses = self.objective.losses(logits, y, context)
@@ -213,6 +217,14 @@ class Method:
         for name in self.aggregator.requires:
             if not getattr(access, name):
                 raise UserError(f"{self.name} needs more than gradients: pass access=fairmean.Access({name}=…)")
+
+    def check_cohort(self, n: int) -> None:
+        """Raise a UserError if so many clients in a round are too few for what they add up."""
+        if self.adds_sums and n <= self.scale.fewest:
+            raise UserError(
+                f"{self.name}: needs more than {self.scale.fewest} clients in a round, and there are {n}; with fewer, "
+                "what clients add up could tell what one of them has, so it would never be used"
+            )
 
     def report(self, losses: Tensor, means: Means, context: Context) -> Report:
         """The client's part of a round: what it remembers, how it scales its gradient, what it adds to its message."""

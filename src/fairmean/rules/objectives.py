@@ -84,6 +84,13 @@ OBJECTIVES = Parts("objective", Objective)
 register_objective = OBJECTIVES.register
 
 
+def of_classes(logits: Tensor) -> Tensor:
+    """Logits of all classes; where a model returns a single number, the first class has 0."""
+    if logits.shape[-1] != 1:
+        return logits
+    return torch.cat([torch.zeros_like(logits), logits], -1)
+
+
 @register_objective("cross-entropy")
 @dataclass(frozen=True)
 class CrossEntropy(Objective):

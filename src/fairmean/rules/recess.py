@@ -7,6 +7,7 @@ them. The same holds for a client that was absent for another reason: it was not
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from fairmean.checks import at_least, within
 from fairmean.errors import UserError
 from fairmean.rules.context import Context, Means
-from fairmean.rules.objectives import CrossEntropy, register_objective
+from fairmean.rules.objectives import CrossEntropy, of_classes, register_objective
 from fairmean.rules.round import State
 from fairmean.rules.scales import FairMeanSplit, register_scale
 from fairmean.rules.search_space import Search
@@ -118,13 +119,13 @@ class Recess(Turns, CrossEntropy):
         return True
 
     def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
-        return F.cross_entropy(_of_classes(logits), y.long(), reduction="none")
+        return F.cross_entropy(of_classes(logits), y.long(), reduction="none")
 
     def entropy(self, logits: Tensor) -> Tensor:
-        return super().entropy(_of_classes(logits))
+        return super().entropy(of_classes(logits))
 
     def measure(self, logits: Tensor, y: Tensor, context: Context) -> State:
-        logits, y = _of_classes(logits), y.long()
+        logits, y = of_classes(logits), y.long()
         if logits.dim() != 2:
             raise UserError("fairmean-recess is for one label per sample; for sequences use fairmean")
         shares = context.broadcast["shares"]
@@ -223,6 +224,9 @@ class FairMeanRecess(Turns, FairMeanSplit):
             "excess": torch.stack([counts, counts * excess, counts * excess.square()], 1),
         }
 
+    def side_bounds(self) -> Mapping[str, tuple[float, float]]:
+        return {"shares": (0, self.largest), "trust": (0, 1), "senders": (1, 1), "excess": (-1e3, 1e6)}
+
     def start(self, classes: int) -> State:
         shares = torch.full((classes,), 1 / classes, dtype=torch.float64)
         return {"shares": shares} | {
@@ -248,10 +252,3 @@ class FairMeanRecess(Turns, FairMeanSplit):
 def _excess(memory: State) -> Tensor:
     """m_i, the mean of a client's ẽ; 0 before it was asked."""
     return memory["evidence"] / memory["times"].clamp(min=1e-12)
-
-
-def _of_classes(logits: Tensor) -> Tensor:
-    """Logits of all classes; where a model returns a single number, the first class has 0."""
-    if logits.shape[-1] != 1:
-        return logits
-    return torch.cat([torch.zeros_like(logits), logits], -1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,6 +42,15 @@ class Scale:
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         """s, for every client of the round; ``context.memory`` is what the clients remember from now on."""
         raise NotImplementedError
+
+    @property
+    def largest(self) -> float:
+        """No s_i is larger, so a server need not believe one that is."""
+        return 1.0 if self.unit else math.inf
+
+    def side_bounds(self) -> Mapping[str, tuple[float, float]]:
+        """Between which numbers the entries of a client's ``side`` lie, by name; any, where a name is missing."""
+        return {}
 
     def side(self, scales: Tensor, means: Means, context: Context) -> State:
         """What every client adds to its message, by name: one row (n, or n × k) for each."""
@@ -86,6 +97,10 @@ class FairMean(Scale):
 
     def __post_init__(self) -> None:
         check_kappa_tau(self.kappa, self.tau)
+
+    @property
+    def largest(self) -> float:
+        return 1 + self.kappa
 
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         return marginal_weight(losses, self.kappa, self.tau)
@@ -139,6 +154,10 @@ class FairMeanSplit(Scale):
     def __post_init__(self) -> None:
         check_kappa_tau(self.kappa, self.tau)
         at_least("beta", self.beta, 0, "0 gives every client full trust")
+
+    @property
+    def largest(self) -> float:
+        return 1 + self.kappa
 
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         entropies = means["entropy"]

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairmean.checks import at_least
 from fairmean.rules.aggregator import LossRule, register
 from fairmean.rules.context import Context
-from fairmean.rules.objectives import CrossEntropy, register_objective
+from fairmean.rules.objectives import CrossEntropy, of_classes, register_objective
 from fairmean.rules.round import Round, State
 from fairmean.rules.search_space import Search
 
@@ -26,8 +27,11 @@ from fairmean.rules.search_space import Search
 class Scored(CrossEntropy):
     """ℓ = −log p_y; clients also measure their accuracy at the broadcast model, on the labels that they train on."""
 
+    def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        return F.cross_entropy(of_classes(logits), y.long(), reduction="none")
+
     def measure(self, logits: Tensor, y: Tensor, context: Context) -> State:
-        return {"accuracy": (logits.argmax(-1) == y).double()}
+        return {"accuracy": (of_classes(logits).argmax(-1) == y).double()}
 
 
 @register("accuracy-trust", reference="Rahman et al. 2025", named=False)

@@ -21,7 +21,7 @@ from fairmean.checks import at_least
 from fairmean.rules.aggregator import GramRule, register
 from fairmean.rules.context import Context, Means
 from fairmean.rules.mixture import two_gaussians
-from fairmean.rules.objectives import Objective, register_objective
+from fairmean.rules.objectives import Objective, of_classes, register_objective
 from fairmean.rules.round import Round, State
 from fairmean.rules.search_space import Search
 
@@ -38,10 +38,12 @@ class LogitAdjusted(Objective):
     """
 
     def losses(self, logits: Tensor, y: Tensor, context: Context) -> Tensor:
+        logits, y = of_classes(logits), y.long()
         shares = context.per_row(context.memory["shares"]).to(logits.dtype)
         return F.cross_entropy(logits + shares.clamp(min=RARE).log(), y, reduction="none")
 
     def measure(self, logits: Tensor, y: Tensor, context: Context) -> State:
+        logits, y = of_classes(logits), y.long()
         mine = (y[:, None] == torch.arange(logits.shape[-1], device=y.device)).double()
         plain = F.cross_entropy(logits, y, reduction="none").double()
         return {"class_shares": mine, "class_losses": mine * plain[:, None]}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fairmean.randomness import generator
 from fairmean.transform import marginal_weight
@@ -88,12 +89,13 @@ class Curves:
     def product(self, client: int, v: Tensor) -> Tensor:
         """∇²f_i v, by differentiating ⟨∇f_i, v⟩."""
         total = torch.zeros_like(v)
-        for part in self._parts(client):
-            grads = torch.autograd.grad(part, self.parameters, create_graph=True, allow_unused=True)
-            dot = _flatten(grads, self.parameters) @ v
-            if dot.requires_grad:
-                second = torch.autograd.grad(dot, self.parameters, allow_unused=True)
-                total += _flatten(second, self.parameters)
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
+            for part in self._parts(client):
+                grads = torch.autograd.grad(part, self.parameters, create_graph=True, allow_unused=True)
+                dot = _flatten(grads, self.parameters) @ v
+                if dot.requires_grad:
+                    second = torch.autograd.grad(dot, self.parameters, allow_unused=True)
+                    total += _flatten(second, self.parameters)
         return total
 
     def fair_product(self, v: Tensor, kappa: float, tau: float, losses: Tensor, gradients: Tensor) -> Tensor:
