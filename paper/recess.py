@@ -2,7 +2,8 @@
 
     python -m paper.recess run PART --draws 20     appends to results/recess.csv what is not there yet
     python -m paper.recess steps                   a step size for each method of the part 'tuned', on other draws
-    python -m paper.recess show                    the tables of docs/recess.md
+    python -m paper.recess show                    the tables
+    python -m paper.recess write                   the same, into docs/recess.md
 
 The parts, the draws and the tests were written down in docs/recess.md before the first run. Several parts may run at
 once, each in a process of its own.
@@ -39,6 +40,7 @@ from paper.oracle import told
 
 RESULTS = Path(__file__).parents[1] / "results"
 FILE, STEPS = RESULTS / "recess.csv", RESULTS / "recess-steps.csv"
+PAGE, MARKS = RESULTS.parent / "docs" / "recess.md", ("<!-- tables -->", "<!-- /tables -->")
 FIELDS = ("part", "setting", "method", "seed", "average", "variance", "worst", "seconds", "poisoned", "excess", "trust")
 METRICS = ("average", "variance", "worst")
 ATTACKS = ("none", "pairwise", "random_class", "random", "adaptive")
@@ -294,6 +296,13 @@ def show(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
                 yield f"| {setting} | {method} | {difference.n} | {' | '.join(texts)} | {found} |"
 
 
+def written(page: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """The page with the tables of these rows."""
+    before, _, rest = page.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return "\n".join([before + MARKS[0], *show(rows), "", MARKS[1] + after])
+
+
 def _detection(rows: Sequence[Mapping[str, str]]) -> str:
     bad_excess: list[float] = []
     good_excess: list[float] = []
@@ -320,12 +329,15 @@ def main() -> int:
     running.add_argument("--draws", type=int, default=10)
     verbs.add_parser("steps")
     verbs.add_parser("show")
+    verbs.add_parser("write")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.verb == "run":
         run(arguments.parts, arguments.draws)
     elif arguments.verb == "steps":
         choose_steps()
+    elif arguments.verb == "write":
+        PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), read(FILE)), encoding="utf-8")
     else:
         print("\n".join(show(read(FILE))))
     return 0

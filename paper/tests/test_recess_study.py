@@ -60,6 +60,11 @@ def test_a_table_for_every_part(monkeypatch, tmp_path):
     assert text.count("| pairwise |") == 3
 
 
+def test_the_page_has_the_tables_of_the_stored_rows():
+    page = recess.PAGE.read_text(encoding="utf-8")
+    assert recess.written(page, recess.read(recess.FILE)) == page
+
+
 def _context(simulator):
     from fairmean.rules.context import Context
 
