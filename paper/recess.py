@@ -43,6 +43,7 @@ FILE, STEPS = RESULTS / "recess.csv", RESULTS / "recess-steps.csv"
 PAGE, MARKS = RESULTS.parent / "docs" / "recess.md", ("<!-- tables -->", "<!-- /tables -->")
 FIELDS = ("part", "setting", "method", "seed", "average", "variance", "worst", "seconds", "poisoned", "excess", "trust")
 METRICS = ("average", "variance", "worst")
+FEWEST = 3  # draws, below which an interval says nothing, and a row is not shown
 ATTACKS = ("none", "pairwise", "random_class", "random", "adaptive")
 ORACLE = "oracle"
 COMPARED = (
@@ -259,7 +260,7 @@ def show(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """
     for name, part in PARTS.items():
         mine = [row for row in rows if row["part"] == name]
-        if not mine:
+        if len({row["seed"] for row in mine}) < FEWEST:
             continue
         cells: dict[tuple[str, str, str], Difference] = {}
         for setting in part.settings:
@@ -271,7 +272,7 @@ def show(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
                     if (row["setting"], row["method"]) == (setting, method) and row["seed"] in base
                 ]
                 for metric in METRICS:
-                    if len(pairs) > 1:
+                    if len(pairs) >= FEWEST:
                         a, b = zip(*((float(one[metric]), float(other[metric])) for one, other in pairs), strict=True)
                         cells[setting, method, metric] = paired(a, b)
         p_values = {key: cell.p for key, cell in cells.items()}
@@ -281,7 +282,7 @@ def show(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
         yield "|---|---|---|---|---|---|---|---|---|"
         for setting in part.settings:
             own = [row for row in mine if (row["setting"], row["method"]) == (setting, "mean")]
-            if own:
+            if len(own) >= FEWEST:
                 means = " | ".join(f"{np.mean([float(row[m]) for row in own]):.1f}" for m in METRICS)
                 yield f"| {setting} | mean, absolute | {len(own)} | {means} | | | |"
             for method in part.methods[1:]:

@@ -51,10 +51,10 @@ def test_a_table_for_every_part(monkeypatch, tmp_path):
     monkeypatch.setattr(
         recess, "PARTS", {"small": recess.Part({"pairwise": TINY}, ("mean", "oracle", "fairmean-recess"), 3)}
     )
-    recess.run(["small"], 2)
-    recess.run(["small"], 2)  # what is there is not made again
+    recess.run(["small"], 3)
+    recess.run(["small"], 3)  # what is there is not made again
     rows = recess.read(tmp_path / "recess.csv")
-    assert len(rows) == 6
+    assert len(rows) == 9
     text = "\n".join(recess.show(rows))
     assert "**small**" in text
     assert text.count("| pairwise |") == 3
