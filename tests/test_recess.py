@@ -355,5 +355,5 @@ def test_a_table_of_two_outcomes(name, tmp_path):
 
 
 def test_too_few_clients_in_a_round_are_told():
-    with pytest.raises(UserError, match="more than 3 clients in a round, and there are 2"):
+    with pytest.raises(UserError, match="at least 3 clients in a round, and there are 2"):
         fairmean.run(method={"name": "fairmean-recess"}, train={"rounds": 2, "participation": 0.2})

@@ -426,5 +426,5 @@ def test_side_sums_that_no_client_can_have(here):
 
 
 def test_too_few_clients_for_what_they_add_up():
-    with pytest.raises(UserError, match="more than 3 clients in a round"):
-        started("fairmean-recess", clients=3, rounds=1)
+    with pytest.raises(UserError, match="at least 3 clients in a round"):
+        started("fairmean-recess", clients=2, rounds=1)

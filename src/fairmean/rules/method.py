@@ -220,9 +220,9 @@ class Method:
 
     def check_cohort(self, n: int) -> None:
         """Raise a UserError if so many clients in a round are too few for what they add up."""
-        if self.adds_sums and n <= self.scale.fewest:
+        if self.adds_sums and n < self.scale.fewest:
             raise UserError(
-                f"{self.name}: needs more than {self.scale.fewest} clients in a round, and there are {n}; with fewer, "
+                f"{self.name}: needs at least {self.scale.fewest} clients in a round, and there are {n}; with fewer, "
                 "what clients add up could tell what one of them has, so it would never be used"
             )
 
