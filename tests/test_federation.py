@@ -1,5 +1,7 @@
 """Partitions, poisoning, test data, models, metrics."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 
 from fairmean import UserError
 from fairmean.data import Dataset, load, store
-from fairmean.data.federation import build, inputs, poisoned_clients
+from fairmean.data.federation import Federation, build, inputs, poisoned_clients
 from fairmean.data.partitions import PARTITIONS, mirror, partition
 from fairmean.experiments.metrics import METRICS, summarise
 from fairmean.models import build as build_model
@@ -230,3 +232,12 @@ def test_metrics_by_hand():
     even = summarise(np.array([60.0, 60.0, 10.0, np.nan]), np.array([True, True, False, True]))
     assert (even["average"], even["variance"], even["jain"], even["gini"]) == (60, 0, 1, 0)
     assert np.isnan(summarise(np.array([np.nan]), np.array([True]))["average"])
+
+
+def test_chosen_images_keep_their_memory_order():
+    images = torch.randn(6, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    rows = torch.tensor([4, 0, 4])
+    federation = SimpleNamespace(x=images, places=None)
+    chosen = Federation.inputs(federation, rows)
+    assert torch.equal(chosen, images[rows])
+    assert chosen.is_contiguous(memory_format=torch.channels_last)

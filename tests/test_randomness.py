@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairmean.data.batches import Batches
 from fairmean.models import Dropout
-from fairmean.randomness import derive, generator, global_stream, hash32
+from fairmean.randomness import derive, generator, global_stream, hash32, hash32_
 
 
 def test_streams_are_independent_and_reproducible():
@@ -99,3 +99,20 @@ def test_channel_dropout_drops_whole_channels():
     layer.rows, layer.key = torch.arange(100), 3
     out = layer(torch.ones(100, 8, 3, 3))
     assert ((out == 0).flatten(2).all(2) | (out == 2).flatten(2).all(2)).all()
+
+
+def test_hash_in_32_bits_is_the_same():
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int64) * 65521
+    mixed = hash32_(x.to(torch.int32)).to(torch.int64) & 0xFFFFFFFF
+    assert torch.equal(mixed, hash32(x))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_dropout_is_the_hash_of_key_row_and_unit(whole):
+    dropout = Dropout(0.3, 0x632BE5AB, whole).train()
+    dropout.rows, dropout.key = torch.tensor([7, 2**33 + 5, 0]), 2**32 - 1
+    units = 8 if whole else 8 * 5
+    seeds = hash32(dropout.rows + dropout.key + dropout.salt)
+    mixed = hash32(seeds[:, None] + torch.arange(units) * 0x9E3779B1)
+    keep = (mixed >= int(0.3 * 2**32)).view(3, 8, -1).expand(3, 8, 5)
+    assert torch.equal(dropout(torch.ones(3, 8, 5)), keep / 0.7)

@@ -58,3 +58,18 @@ def hash32(x: Ints) -> Ints:
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _MASK
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _MASK
     return x ^ (x >> 16)
+
+
+def hash32_(x: Tensor) -> Tensor:
+    """``hash32`` of an int32 tensor's 32 bits, in place; half the memory, and a product that every CPU has."""
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    x *= _signed(0x85EBCA6B)
+    x ^= (x >> 13).bitwise_and_(0x7FFFF)
+    x *= _signed(0xC2B2AE35)
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
+    return x
+
+
+def _signed(x: int) -> int:
+    """The signed number with the same 32 bits."""
+    return x - ((x >> 31) << 32)

@@ -86,8 +86,11 @@ class Federation:
     def inputs(self, rows: Tensor) -> Tensor:
         """The inputs of these rows of the clients."""
         chosen = rows if self.places is None else self.places[rows].long()
-        # index_select copies whole rows and is twice as fast, but images would lose their channels-last order
-        return self.x.index_select(0, chosen) if self.x.is_contiguous() else self.x[chosen]
+        if self.x.is_contiguous():
+            return self.x.index_select(0, chosen)  # which copies whole rows, twice as fast as indexing
+        if self.x.dim() == 4 and self.x.is_contiguous(memory_format=torch.channels_last):
+            return self.x.permute(0, 2, 3, 1).index_select(0, chosen).permute(0, 3, 1, 2)
+        return self.x[chosen]
 
     def on_validation(self) -> Federation | None:
         """The same with the samples that were held out from training in the place of the test samples."""

@@ -20,6 +20,7 @@ from fairmean.engine.batch import Batch, Feeder, LocalBatches
 from fairmean.engine.cohort import Cohort, Gathered
 from fairmean.engine.descent import descend, held
 from fairmean.engine.evaluation import Evaluator
+from fairmean.engine.heap import keep_freed_memory
 from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.local_step import LocalStep
 from fairmean.engine.net import Net
@@ -153,6 +154,7 @@ class Simulator:
     ) -> None:
         if world.size > 1 and engine == "reference":
             raise UserError("train.engine = 'reference': is for one process; use train.engine=fast with several ranks")
+        keep_freed_memory()
         self.precision = precision or Precision(dtype, dtype)
         dtype = self.precision.dtype
         self.world, self._borders = world, borders(federation.sizes, world.size)

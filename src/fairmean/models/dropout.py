@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
-from fairmean.randomness import hash32
+from fairmean.randomness import hash32, hash32_
 
 
 class Dropout(nn.Module):
@@ -30,10 +31,22 @@ class Dropout(nn.Module):
         if self.p >= 1:
             return torch.zeros_like(x)
         shape = x.shape[1:2] + (1,) * (x.dim() - 2) if self.whole else x.shape[1:]
-        unit = torch.arange(prod(shape), device=x.device) * 0x9E3779B1
-        mixed = hash32(hash32(self.rows + self.key + self.salt)[:, None] + unit)
-        keep = (mixed >= int(self.p * 2**32)).view(-1, *shape)
-        return x * (keep.to(x.dtype) / (1 - self.p))
+        seeds = hash32(self.rows + self.key + self.salt).to(torch.int32)
+        units = _known(prod(shape)) if x.device.type == "cpu" else _numbers(prod(shape), x.device)
+        mixed = hash32_(seeds[:, None] + units)
+        keep = mixed.bitwise_xor_(-(2**31)) >= int(self.p * 2**32) - 2**31  # signed numbers in the unsigned ones' order
+        return x * keep.view(-1, *shape).to(x.dtype).div_(1 - self.p)
+
+
+def _numbers(count: int, device: torch.device) -> Tensor:
+    """A number for each unit of a row, of which the lower 32 bits count."""
+    return (torch.arange(count, device=device) * 0x9E3779B1).to(torch.int32)
+
+
+@lru_cache(maxsize=32)
+def _known(count: int) -> Tensor:
+    """The same on the CPU, made once; a GPU's could belong to the memory of a graph."""
+    return _numbers(count, torch.device("cpu"))
 
 
 def swap_dropout(model: nn.Module) -> None:

@@ -160,6 +160,7 @@ class LocalSteps(LocalTraining):
 
     def _finish(self, group: Index, context: Context, begun: Any, chosen: Index | None) -> Tensor:
         net, w, k = self._net, self._w, int(group[0])
+        net.forget()
         gradient, velocity = (None, None) if self._step.plain else (torch.empty_like(w), torch.zeros_like(w))
         for step in range(int(self._steps.counts[k])):
             samples, share = begun if begun is not None and step == 0 else (None, None)
@@ -179,9 +180,10 @@ class LocalSteps(LocalTraining):
                         net, batch, batch.span(0, 1, self._chunk), self._method, context, aimed[None], measure=False
                     )
             descend(net.flat, net.held(self._velocity(aimed, velocity)), self._step.lr)
-        difference = torch.sub(w, net.flat)
+        difference = net.scratch("difference", 1)
+        torch.sub(w, net.flat, out=difference[0])
         net.flat.copy_(w)
-        return difference[None]
+        return difference
 
     @cached_property
     def _w(self) -> Tensor:
@@ -192,7 +194,6 @@ class LocalSteps(LocalTraining):
         """Forward, backward, and w_k ← w_k − lr·g where the gradient's tensors lie."""
         net, method = self._net, self._method
         with net.passes():
-            net.forget()
             if samples is None:
                 assert batch is not None
                 samples = sample_losses(net, batch, slice(0, len(batch.x)), method, context, measure=False)
