@@ -38,6 +38,7 @@ from local_workloads import LOCAL, Workload, samples  # noqa: E402
 from models import Loss  # noqa: E402
 
 from bench import ENOUGH, NAMES, RESULTS, Rows, store, stored  # noqa: E402
+from fairmean.engine.heap import keep_freed_memory  # noqa: E402
 
 OURS = ("ours:mean", "ours:fairmean")
 GROWTH = (1_000, 10_000, 100_000)
@@ -77,6 +78,7 @@ class Pass:
     """
 
     def __init__(self, path: Path, work: Workload) -> None:
+        keep_freed_memory()  # as ours does: the plain pass is faster with it
         task = protocol.load_task(path)
         clients = [task.clients[i] for i in range(work.per_round)]
         x, self.y = (torch.cat(parts) for parts in zip(*clients, strict=True))
