@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 
 from fairmean.flower.environment import need_flower
 
@@ -15,20 +16,22 @@ from flwr.simulation import run_simulation  # noqa: E402
 from fairmean.flower import FairStrategy, client_app  # noqa: E402
 from tests.flower import hostile, mini, own_parts  # noqa: E402
 
-TOLD = ["fairmean-recess", "drfl", "krum:f=1", "centered-clipping", "mean:objective=forgiving"]
-UNTOLD = ["fairmean-recess", "fairmean:kappa=4", "fairmean-split"]
+Methods = dict[str, list[str]]
+FEW: Methods = {"clients": ["centered-clipping", "mean:objective=forgiving"], "sums": ["fairmean-recess"]}
+MORE: Methods = {"clients": ["fairmean-recess", "drfl", "krum:f=1"], "sums": ["fairmean:kappa=4", "fairmean-split"]}
+"""Methods by the kind of report."""
 MEMORY = os.path.join(os.getcwd(), "memory")
 
 
-def compared():
+def compared(methods: Methods):
     """Several methods in one simulation, under both kinds of report."""
     server = ServerApp()
     own_parts.register()
 
     @server.main()
     def main(grid, context):
-        for report, methods in (("clients", TOLD), ("sums", UNTOLD)):
-            for method in methods:
+        for report, names in methods.items():
+            for method in names:
                 strategy = FairStrategy(
                     method, clients=4, lr=0.05, lr_decay=0.95, report=report, name=f"{report}/{method}"
                 )
@@ -67,5 +70,6 @@ def attacked():
 
 
 if __name__ == "__main__":
-    server, client = {"compared": compared, "attacked": attacked}[sys.argv[1]]()
+    kinds = {"few": partial(compared, FEW), "more": partial(compared, MORE), "attacked": attacked}
+    server, client = kinds[sys.argv[1]]()
     run_simulation(server, client, 4, backend_config={"client_resources": {"num_cpus": 1}})

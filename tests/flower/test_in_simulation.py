@@ -14,7 +14,7 @@ import torch
 
 import fairmean
 from tests.flower import hostile, mini, own_parts
-from tests.flower.in_simulation import TOLD, UNTOLD
+from tests.flower.in_simulation import FEW, MORE
 from tests.flower.test_same_as_simulator import same
 
 ROOT = Path(__file__).parents[2]
@@ -79,13 +79,16 @@ def _numbers(value):
         yield float(value)
 
 
-def test_the_same_federation(here, registries):
+@pytest.mark.parametrize(
+    ("kind", "methods"), [("few", FEW), pytest.param("more", MORE, marks=pytest.mark.exhaustive)], ids=["few", "more"]
+)
+def test_the_same_federation(here, registries, kind, methods):
     own_parts.register()
-    simulation("compared", here)
-    for method in TOLD:
+    simulation(kind, here)
+    for method in methods["clients"]:
         run = run_of(f"clients/{method}")
         same(mini.simulated(method), _w(run), run.folder, True)
-    for method in UNTOLD:
+    for method in methods["sums"]:
         run, simulated = run_of(f"sums/{method}"), mini.simulated(method)
         same(simulated, _w(run), run.folder, False)
         assert run.status == "finished"
