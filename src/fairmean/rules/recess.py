@@ -182,7 +182,7 @@ class FairMeanRecess(Turns, FairMeanSplit):
         **dict.fromkeys(("turns", "cycles", "begin", "until", "beta_rest", "theta", "z", "cap", "floor"), ()),
     }
     beta_rest: float = 8.0
-    theta: float = 0.1
+    theta: float = 0.4
     z: float = 2.0
     cap: float = 0.4
     floor: float = 0.02
