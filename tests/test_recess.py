@@ -181,7 +181,7 @@ def by_hand(fed, rounds, lr=0.1):
             trust = 1.0
             if times[i]:
                 excess = evidence[i] / times[i]
-                trust = 0.02 + 0.98 * np.exp(-8 * max(0.0, excess - usual - max(0.1, 2 * spread)))
+                trust = 0.02 + 0.98 * np.exp(-8 * max(0.0, excess - usual - max(0.4, 2 * spread)))
             began = first + (10 * cycle + turn) * W
             its_turn = first <= t < min(last, first + 10 * W) and (i + cycle * (i // 10)) % 10 == turn
             if its_turn and (tested[i] < cycle or asked_at[i] >= began):
