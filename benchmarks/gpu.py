@@ -5,6 +5,7 @@
     python benchmarks/gpu.py equal                 every method, float32, 50 rounds: together against alone
     python benchmarks/gpu.py precision             final accuracies in bfloat16 and tf32 against float32
     python benchmarks/gpu.py cnn                   the CNN on images of CIFAR-10's shape, 10 draws at once
+    python benchmarks/gpu.py local                 five local epochs of 10 of 100 clients, MLP, 1 and 24 runs at once
 
 Each part prints a table and writes it as CSV (--out folder). Settings key=value change the config: train.rounds=20.
 """
@@ -16,7 +17,7 @@ import csv
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -178,22 +179,60 @@ def cnn(settings: dict[str, Any]) -> Rows:
                 steps = fleet.rounds(0, 45, lambda t: False, lambda t: False)
                 for _ in range(4):
                     next(steps)
-                times = []
-                for _ in range(40):
-                    start = time.perf_counter()
-                    next(steps)
-                    times.append((time.perf_counter() - start) / together * 1e3)
-                low, mid, high = statistics.quantiles(times, n=4)
-                row = {"dtype": dtype, "method": name, "together": together, "ms": mid, "low": low, "high": high}
+                row = {"dtype": dtype, "method": name, "together": together, **spread(steps, 40, together)}
                 rows.append(row)
                 print(row, flush=True)
                 del fleet, steps
     return rows
 
 
+def spread(steps: Iterator[Any], count: int, together: int) -> dict[str, float]:
+    """The median time of the next so many rounds of one run, and the middle half, in ms."""
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        next(steps)
+        times.append((time.perf_counter() - start) / together * 1e3)
+    low, mid, high = statistics.quantiles(times, n=4)
+    return {"ms": mid, "low": low, "high": high}
+
+
+def local(settings: dict[str, Any]) -> Rows:
+    """W5 of benchmarks/local.py: a round has 25 steps, each of which reads and writes every client's model."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows_each, batch, epochs, rounds = 160, 32, 5, settings.get("train.rounds", 45)
+    random, nothing = torch.Generator().manual_seed(0), np.array([], dtype=np.int64)
+    x = torch.randn(100 * rows_each, 28, 28, generator=random).to(device)
+    y = torch.randint(0, 10, (len(x),), generator=random).to(device)
+    tests = (x[:100], y[:100], y[:100], np.arange(101))
+    fed = Federation(x, y, y, np.arange(101) * rows_each, np.ones(100, bool), *tests, 10, nothing, nothing)
+    training = Training(lr=1e-3, batch=batch, local_epochs=epochs, participation=0.1, rounds=1000)
+    found = []
+    for dtype in ("float32", "tf32"):
+        for name in ("mean", "fairmean", "term", "krum"):
+            for together in (1, 24):
+                runs = [
+                    Simulator(
+                        fed, build("mlp", (28, 28), 10, 0), method(name), training, device=device,
+                        precision=PRECISIONS[dtype],
+                    )
+                    for _ in range(together)
+                ]  # fmt: skip
+                models = 10 * together * runs[0].w.nbytes
+                steps = Fleet(runs).rounds(0, rounds, lambda t: False, lambda t: False)
+                for _ in range(4):
+                    next(steps)
+                row = {"dtype": dtype, "method": name, "together": together, **spread(steps, rounds - 5, together)}
+                row |= {"round_ms": row["ms"] * together, "moved_gb": 2 * 25 * models / 1e9}
+                found.append(row)
+                print(row, flush=True)
+                del runs, steps
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("ceilings", "study", "equal", "precision", "cnn"))
+    parser.add_argument("part", choices=("ceilings", "study", "equal", "precision", "cnn", "local"))
     parser.add_argument("settings", nargs="*", metavar="key=value")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for the CSV file")
     arguments = parser.parse_args()
@@ -207,6 +246,7 @@ def main() -> None:
             "equal": lambda: equal(settings),
             "precision": lambda: precision(settings, folder),
             "cnn": lambda: cnn(settings),
+            "local": lambda: local(settings),
         }
         rows = parts[arguments.part]()
     for row in rows if len(rows) <= 60 else []:

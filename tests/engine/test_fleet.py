@@ -12,6 +12,7 @@ from fairmean.data import load
 from fairmean.data.federation import Federation, build
 from fairmean.engine.fleet.cuda_graph import Graphed
 from fairmean.engine.fleet.fleet import Fleet
+from fairmean.engine.fleet.local_stack import LocalStack
 from fairmean.engine.fleet.mlp_shape import linear_layers
 from fairmean.engine.fleet.stack import Stack
 from fairmean.engine.fleet.vmapped_rule import vectorises
@@ -23,7 +24,11 @@ from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"))
 DEVICES = ["cpu", CUDA]
-FUSABLE = ["full", "minibatch", "partial", "cosine"]
+LOCAL = {
+    "epochs": {"local_epochs": 2, "batch": 32},
+    "proximal": {"local_epochs": 1, "batch": 32, "proximal": 0.3, "weight_decay": 0.05, "participation": 0.7},
+    "momentum": {"local_steps": 3, "batch": 32, "client_momentum": 0.9, "proximal": 0.3, "weight_decay": 0.05},
+}
 
 
 def draws(device="cpu", dtype=torch.float64):
@@ -63,7 +68,7 @@ def test_together_equals_alone(mode, device):
     group = [simulate(fed, rule, 0, **options)[0] for rule, fed in pairs]
     fleet = Fleet(group)
     stacked = sum(isinstance(part, Stack) for part, _ in fleet.parts)
-    assert stacked == (2 if mode in FUSABLE else 0)  # two draws
+    assert stacked == 2  # two draws
     done = advance(fleet, 4)
     for i, (rule, fed) in enumerate(pairs):
         alone, last = simulate(fed, rule, 4, **options)
@@ -88,6 +93,27 @@ def test_together_equals_alone(mode, device):
     fresh = [simulate(fed, rule, 0, **options)[0] for rule, fed in pairs[:4]]
     for i, simulator in enumerate(fresh):
         np.testing.assert_allclose(done[0].accuracies[i], simulator.evaluate())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("length", LOCAL)
+def test_local_training_together_equals_alone(length, device):
+    """Clients with different numbers of steps, runs with different step sizes, on every rung, and on the lowest two."""
+    federations, known = draws(device), {"device": device, **LOCAL[length]}
+    for names in (["fairmean", "entropy", "term", "krum", "cwtm", "fedmdfg", "turns", "turns+rfa"], ["mean", "term"]):
+        pairs = [(METHODS[name], fed, 0.05 * (1 + i % 2)) for i, fed in enumerate(federations[:4]) for name in names]
+        group = [simulate(fed, rule, 0, lr=lr, **known)[0] for rule, fed, lr in pairs]
+        fleet = Fleet(group)
+        assert [type(part) for part, _ in fleet.parts] == [LocalStack]
+        done = advance(fleet, 3)
+        for simulator, step, (rule, fed, lr) in zip(group, done[-1].steps, pairs, strict=True):
+            alone, last = simulate(fed, rule, 3, lr=lr, **known)
+            assert (simulator.w - alone.w).norm() <= 1e-9 * alone.w.norm(), rule.name
+            np.testing.assert_allclose(step.losses, last.losses.cpu(), rtol=1e-8)
+            if last.weights is not None:
+                np.testing.assert_allclose(step.weights, last.weights.cpu(), rtol=1e-6, atol=1e-9)
+            for key, value in alone.memory.items():
+                torch.testing.assert_close(simulator.memory[key].to(value), value, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("device", DEVICES)

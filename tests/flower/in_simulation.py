@@ -2,7 +2,9 @@
 
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from fairmean.flower.environment import need_flower
 
@@ -70,6 +72,10 @@ def attacked():
 
 
 if __name__ == "__main__":
-    kinds = {"few": partial(compared, FEW), "more": partial(compared, MORE), "attacked": attacked}
+    kinds: dict[str, Callable[[], Any]] = {
+        "few": partial(compared, FEW),
+        "more": partial(compared, MORE),
+        "attacked": attacked,
+    }
     server, client = kinds[sys.argv[1]]()
     run_simulation(server, client, 4, backend_config={"client_resources": {"num_cpus": 1}})

@@ -258,7 +258,7 @@ class Simulator:
         if not len(clients):
             nothing = torch.empty(0, dtype=torch.float64)
             return Step(clients, nothing, nothing if self.method.aggregator.linear else None)
-        steps = LocalBatches(self.feed, t * self._local_steps, self._local_steps, clients)
+        steps = self.local_batches(t, clients)
         first = steps[0]
         context = self.context(t, first)
         self.reach.batch, self.reach.context = first, context
@@ -273,6 +273,10 @@ class Simulator:
         self.state = update.state
         self.remember(first.ids, update.memory)
         return Step(clients, update.losses, update.weights, measured)
+
+    def local_batches(self, t: int, clients: NDArray[np.int64]) -> LocalBatches:
+        """The samples of the local steps of round t; a round without any has one step."""
+        return LocalBatches(self.feed, t * self._local_steps, self._local_steps, clients)
 
     def context(self, t: int, batch: Batch) -> Context:
         """What the clients of round t know, all of those of the batch."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from fairmean.engine.fleet.cuda_graph import Graphed
+from fairmean.engine.fleet.local_stack import LocalStack
 from fairmean.engine.fleet.mlp_shape import linear_layers
 from fairmean.engine.fleet.stack import Stack
 from fairmean.engine.participation import Presence
@@ -128,34 +129,38 @@ class Fleet:
 def stack_key(simulator: Simulator) -> Any:
     """What simulators must share to be stacked; None: this one cannot be."""
     training = simulator.training
-    plain = training.one_gradient and simulator.engine == "fast" and not simulator.bounded and simulator.evaluates_all
+    fed, local = simulator.federation, not training.one_gradient
+    plain = simulator.engine == "fast" and not simulator.bounded and simulator.evaluates_all
     plain &= training.presence == Presence()  # the others go round by round, each for itself
+    plain &= not simulator.precision.mixed if local else fed.places is None
     if not plain or linear_layers(simulator.net.model) is None:
         return None
     shapes = tuple(tuple(p.shape) for p in simulator.net.model.parameters())
-    kind = "losses" if simulator.method.rung <= Rung.LOSSES else "gradients"
-    same = (training.batch, training.participation, training.rounds, simulator.seed, simulator.precision)
-    fed = simulator.federation
+    kind = "local" if local else "losses" if simulator.method.rung <= Rung.LOSSES else "gradients"
+    clients_do = (training.batch, training.local_steps, training.local_epochs, training.participation)
+    same = (*clients_do, training.rounds, simulator.seed, simulator.precision)
     borders = (fed.offsets.tobytes(), fed.test_offsets.tobytes())
     return (kind, fed.x.data_ptr(), fed.test_x.data_ptr(), *borders, shapes, *same)
 
 
 def bytes_needed(simulator: Simulator) -> int:
     """About what a run takes on its device while it advances with others, shared inputs left out."""
-    federation, w = simulator.federation, simulator.w
-    rows = int(simulator.feed.batches.lengths.sum())
+    w, lengths = simulator.w, simulator.feed.batches.lengths
+    rows = int(lengths.sum() * simulator.present.most / len(lengths))
     layers = linear_layers(simulator.net.model)
     if layers is not None:
         passes = 4 * rows * sum(layer.wide_outputs for layer in layers) * simulator.precision.storage.itemsize
     else:
         passes = 3 * min(rows, simulator.chunk) * simulator.row_bytes
-    matrix = 2 * federation.clients * len(w) * w.element_size() if simulator.method.rung > Rung.LOSSES else 0
+    local = not simulator.training.one_gradient and layers is not None
+    copies = 3 + bool(simulator.training.client_momentum) if local else 2 if simulator.method.rung > Rung.LOSSES else 0
+    matrix = copies * simulator.present.most * len(w) * w.element_size()
     matrix = min(matrix, simulator.bounded) if simulator.bounded else matrix
     return passes + matrix + 8 * len(w) * w.element_size()
 
 
 def _part(members: list[Simulator], key: Any, wide: dict[int, torch.Tensor]) -> Part:
     if key[0] != "alone":
-        return Stack(members, wide)
+        return (LocalStack if key[0] == "local" else Stack)(members, wide)
     first = members[0]
     return Graphed(first) if first.w.is_cuda and Graphed.takes(first) else Alone(first)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,6 @@ class Stack:
             simulator.net.move(row)
         fed = first.federation
         self._net = StackedNet(first.net.model, self.W, self.precision, {} if wide is None else wide)
-        self._x = self._net.widened(fed.x, self.precision.storage)
         self._test_x = self._net.widened(fed.test_x, self.dtype)
         self._y = torch.stack([s.federation.y for s in self.simulators])
         dynamic = [s.federation.dynamic for s in self.simulators]
@@ -172,13 +172,18 @@ class Stack:
             self._t.fill_(t)
             lr = [s.training.step_size(t) for s in self.simulators]
             self._lr.copy_(torch.tensor(lr, dtype=torch.float64), non_blocking=True)
-            rows = self._rows(self._feed(t, self._clients))
-            graphable = self._stream is not None and self._graphable
-            if graphable and self._rounds > 0 and (self._graph is not None or self._capture(rows)):
-                self._graph.replay()
-            else:
-                self._record = self._round(rows)
-            self._rounds += 1
+            self._record = self._compute(t)
+
+    def _compute(self, t: int) -> tuple[Tensor, Tensor]:
+        """Round t, or its graph; (losses, weights), runs × clients."""
+        rows = self._rows(self._feed(t, self._clients))
+        self._rounds += 1
+        graphable = self._stream is not None and self._graphable
+        if graphable and self._rounds > 1 and (self._graph is not None or self._capture(rows)):
+            self._graph.replay()
+            assert self._record is not None
+            return self._record
+        return self._round(rows)
 
     def finish(self) -> list[Step]:
         """The round's records, in the order the simulators were given in."""
@@ -206,14 +211,17 @@ class Stack:
         if self.pooled:
             weights = self._coefficients(losses, rows)
             share = share * weights.to(share.dtype)[:, rows.owner]
-        else:
-            weights = torch.zeros_like(losses)
         with matmul_tf32(self.precision.tf32):
             bounds = [0, len(rows.x)] if self.pooled else rows.bounds
             gradients = self._net.backward(delta.mul_(share[..., None]), rows.x, hidden, hat, bounds)
         if self.pooled:
             self._descend(gradients[:, 0], weights)
             return losses, weights
+        return losses, self._decide(losses, gradients, rows)
+
+    def _decide(self, losses: Tensor, gradients: Tensor, rows: Rows) -> Tensor:
+        """The steps of rules that see gradients (runs × clients × d), but for those that must look at numbers."""
+        weights = torch.zeros_like(losses)
         self._gradients, self._last = gradients, rows
         for group in self.groups:
             if group.together:
@@ -225,7 +233,7 @@ class Stack:
                 descend(self.W[mine], direction, self._lr[mine, None])
             elif group.by_gram:
                 group.gram = torch.func.vmap(gram)(gradients[group.runs])
-        return losses, weights
+        return weights
 
     def _descend(self, directions: Tensor, weights: Tensor) -> None:
         """The steps of all runs, along Σ c_i g_i as their optimisers make it."""
@@ -277,7 +285,7 @@ class Stack:
         assert self._gradients is not None
         for r, simulator in zip(range(group.runs.start, group.runs.stop), group.simulators, strict=True):
             lr = simulator.training.step_size(self._round_number)
-            batch = simulator.feed(self._round_number, self._clients)
+            batch = simulator.local_batches(self._round_number, self._clients)[0]
             context = simulator.context(self._round_number, batch)
             simulator.reach.batch, simulator.reach.context = batch, context
             means = {key: value[r - group.runs.start] for key, value in group.means.items()}
@@ -300,8 +308,11 @@ class Stack:
             parts.append(c)
         return torch.cat(parts)
 
-    def _losses(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """(client losses, each sample's share in its client's gradient, ∂ℓ/∂logits); groups get what they measured."""
+    def _losses(self, logits: Tensor, rows: Rows, measure: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+        """(client losses, each sample's share in its client's gradient, ∂ℓ/∂logits).
+
+        Groups get what their objective measured, if it should ``measure`` now.
+        """
         y = rows.y
         if rows.dynamic is not None:
             y = relabelled(rows.dynamic, logits, y)
@@ -316,7 +327,7 @@ class Stack:
                 slopes.append((mine, slope))
             if not method.plain_mean:
                 sample_weights.append((mine, self._ask(group, method.objective.weights, logits[mine], y[mine], rows)))
-            if method.measures:
+            if measure and method.measures:
                 measured = self._ask(group, method.measure, logits[mine], y[mine], rows)
                 group.means = {key: rows.means(value) for key, value in measured.items()}
         losses = rows.means(values)
@@ -357,8 +368,8 @@ class Stack:
         return Context(self._t, self.training.rounds, rows.ids, rows.sizes)
 
     def _memory(self, group: Group, rows: Rows) -> State:
-        """Of the clients of the round."""
-        if self._everyone or not group.memory:
+        """Of the clients whose rows these are."""
+        if len(rows.ids) == self.simulators[0].federation.clients or not group.memory:
             return group.memory
         return {key: value[:, rows.ids] for key, value in group.memory.items()}
 
@@ -392,6 +403,10 @@ class Stack:
         for r, place in enumerate(self.order):
             result[place] = (found[0, r], found[1, r])
         return result
+
+    @cached_property
+    def _x(self) -> Tensor:
+        return self._net.widened(self.simulators[0].federation.x, self.precision.storage)
 
     # -- set-up -------------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class StackedSteps(LocalTraining):
     def _begin(self, group: Index, context: Context) -> tuple[Tensor, Means, Any]:
         rows = self._rows_at(group, 0)
         with torch.no_grad(), self._net.passes():
-            hidden, logits = _forward(self._layers(self._net.flat), rows.x)
+            hidden, logits = forward(self._layers(self._net.flat), rows.x)
             judged = self._judged(rows, logits, context, measure=True)
         assert judged.losses is not None
         return judged.losses, judged.means, _Begun(rows, hidden, judged.delta)
@@ -79,7 +79,7 @@ class StackedSteps(LocalTraining):
                     stack, done = self._stack(P[alive:], None if V is None else V[alive:]), alive
                     context = context.only(slice(alive - len(counts), None))
                 rows = self._rows_at(part[alive:], step)
-                hidden, logits = _forward(stack.parameters, rows.x)
+                hidden, logits = forward(stack.parameters, rows.x)
                 delta = self._judged(rows, logits, context, measure=False).delta
                 self._backward(stack, delta, rows.x, hidden)
             return torch.sub(w, P, out=P)
@@ -151,18 +151,14 @@ class StackedSteps(LocalTraining):
         chosen = [self._steps.rows[step][k] for k in part]
         lengths = np.array([len(rows) for rows in chosen])
         longest, device = int(lengths.max()), self._net.flat.device
-        equal = longest if (lengths == longest).all() else 0
-        flat = np.concatenate(chosen)
+        flat, filled = np.concatenate(chosen), padding(lengths)
         real, inverse = None, None
         samples = self._steps.samples(flat)
         x = samples["x"].flatten(1)
-        if not equal:
-            starts = np.cumsum(lengths) - lengths
-            place = np.arange(longest)
-            table = starts[:, None] + np.minimum(place, lengths[:, None] - 1)  # filled up with the client's last row
-            x = x[_on(table.ravel(), x)]
-            real = _on(np.flatnonzero((place < lengths[:, None]).ravel()), x)
+        if filled is not None:
+            x, real = x[_on(filled.table, x)], _on(filled.real, x)
             inverse = _on(np.repeat(1 / lengths, lengths), x).to(self._net.flat.dtype)[:, None]
+        equal = longest if filled is None else 0
         span = Span(slice(0, len(part)), 0, len(flat), [], torch.from_numpy(lengths).to(device), equal)
         return _Rows(x.view(len(part), longest, -1), samples["y"], samples["dynamic"], span, real, inverse)
 
@@ -170,14 +166,7 @@ class StackedSteps(LocalTraining):
         return _Stack(P, V, self._layers(P), [] if V is None else self._layers(V))
 
     def _layers(self, P: Tensor) -> Layers:
-        """Weights and biases in one vector, or in every row of a matrix."""
-        shared = P.dim() == 1
-        parts = []
-        for layer in self._shape:
-            size = (layer.outputs, layer.inputs) if shared else (-1, layer.outputs, layer.inputs)
-            weight = P[..., layer.weight].view(size)
-            parts.append((weight, None if layer.bias is None else P[..., layer.bias]))
-        return parts
+        return layers_of(self._shape, P)
 
     @cached_property
     def _shape(self) -> Sequence[Layer]:
@@ -243,7 +232,35 @@ class _Begun(NamedTuple):
         return _Begun(rows, [h[places] for h in self.hidden], self.delta[places])
 
 
-def _forward(layers: Layers, x: Tensor) -> tuple[list[Tensor], Tensor]:
+class Padding(NamedTuple):
+    """Rows of several clients as a table (clients × longest): what stands where, and which places are real."""
+
+    table: Index
+    real: Index
+
+
+def padding(lengths: Index) -> Padding | None:
+    """The rows of clients with so many rows, short ones filled up with their last row; None: all have as many."""
+    longest = int(lengths.max())
+    if (lengths == longest).all():
+        return None
+    starts, place = np.cumsum(lengths) - lengths, np.arange(longest)
+    table = starts[:, None] + np.minimum(place, lengths[:, None] - 1)
+    return Padding(table.ravel(), np.flatnonzero((place < lengths[:, None]).ravel()))
+
+
+def layers_of(shape: Sequence[Layer], P: Tensor) -> Layers:
+    """Weights and biases in one vector, or in every row of a matrix."""
+    shared = P.dim() == 1
+    parts = []
+    for layer in shape:
+        size = (layer.outputs, layer.inputs) if shared else (-1, layer.outputs, layer.inputs)
+        weight = P[..., layer.weight].view(size)
+        parts.append((weight, None if layer.bias is None else P[..., layer.bias]))
+    return parts
+
+
+def forward(layers: Layers, x: Tensor) -> tuple[list[Tensor], Tensor]:
     """Hidden layers and logits, each clients × rows × units; weights are one for all clients, or one for each."""
     hidden: list[Tensor] = []
     h = x
