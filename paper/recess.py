@@ -197,8 +197,8 @@ def one(
     return row, simulator.federation
 
 
-def run(names: Sequence[str], draws: int) -> None:
-    """Everything of these parts that is not in the file yet, draw after draw."""
+def run(names: Sequence[str], draws: int, only: Sequence[str] = ()) -> None:
+    """Everything of these parts, or ``only`` some of their settings, that is not in the file yet, draw after draw."""
     done = {(row["part"], row["setting"], row["method"], int(row["seed"])) for row in read(FILE)}
     like: Federation | None = None
     oracles: dict[str, dict[str, Any]] = {}  # the poisoned clients never take part, so how they lie does not matter
@@ -207,6 +207,8 @@ def run(names: Sequence[str], draws: int) -> None:
             part = PARTS[name]
             steps = chosen_steps() if name == "tuned" else {}
             for setting, settings in part.settings.items():
+                if only and setting not in only:
+                    continue
                 for method in part.methods:
                     key = (name, setting, method, part.first + k)
                     if key in done or (method == ORACLE and settings["attack.name"] == "none"):
@@ -339,13 +341,14 @@ def main() -> int:
     running = verbs.add_parser("run")
     running.add_argument("parts", nargs="+", choices=PARTS)
     running.add_argument("--draws", type=int, default=10)
+    running.add_argument("--only", action="append", default=[], metavar="SETTING", help="may be given several times")
     verbs.add_parser("steps")
     verbs.add_parser("show")
     verbs.add_parser("write")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.verb == "run":
-        run(arguments.parts, arguments.draws)
+        run(arguments.parts, arguments.draws, arguments.only)
     elif arguments.verb == "steps":
         choose_steps()
     elif arguments.verb == "write":

@@ -45,7 +45,7 @@ def test_every_method(name, capsys):
     assert ("loss" in sizes(facts, "a client sends")) == (facts["rung"] > 0)
     assert ("secure aggregation" in text) == (facts["rung"] == 0)
     kept = {"fednoro": ["shares", "rounds", "last_sent"], "antiflipper": ["last_sent"]}  # most others keep nothing
-    kept["fairmean-recess"] = ["evidence", "squares", "times", "asked_at", "tested", "last_sent"]
+    kept["fairmean-recess"] = ["evidence", "times", "asked_at", "tested", "last_sent"]
     assert [item["name"] for item in facts["travels"]["a client remembers"]] == kept.get(name, [])
 
 

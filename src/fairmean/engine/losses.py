@@ -39,8 +39,7 @@ def sample_losses(
     if batch.dynamic is not None:
         y = relabelled(batch.dynamic[part], logits.detach(), y)
     if method.remembers:
-        owner = batch.owner[part]
-        context = replace(context, spread=lambda values: values[owner])
+        context = replace(context, spread=lambda values: values[batch.owner[part]])
     losses = method.objective.losses(logits, y, context)
     if method.plain_mean and not method.measures:
         return Samples(losses, None, {})

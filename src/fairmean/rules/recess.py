@@ -96,9 +96,9 @@ class Recess(Turns, CrossEntropy):
     ω are the label shares of what the *others* train on, which the server broadcasts, c is ``rare`` and c′ is
     ``seldom``. Dividing by ω takes away what the model knows from label frequencies alone: that the others hardly use a
     label is no contradiction, and a label that nobody else has is no evidence. ẽ is about 0 for labels like the
-    others', and large where labels contradict what the others taught the model. A client remembers the sum, the sum of
-    squares and the number of its ẽ. When it has been away anew, what it remembered counts ``recall`` times as much, so
-    that a wrong alarm is reconsidered.
+    others', and large where labels contradict what the others taught the model. A client remembers the sum and the
+    number of its ẽ. When it has been away anew, what it remembered counts ``recall`` times as much, so that a wrong
+    alarm is reconsidered.
     """
 
     simple: ClassVar[bool] = False
@@ -140,7 +140,6 @@ class Recess(Turns, CrossEntropy):
         zeros, never = torch.zeros(n, dtype=torch.float64), torch.full((n,), -1.0, dtype=torch.float64)
         return {
             "evidence": zeros,
-            "squares": zeros.clone(),
             "times": zeros.clone(),
             "asked_at": never,
             "tested": never.clone(),
@@ -154,7 +153,6 @@ class Recess(Turns, CrossEntropy):
         kept = torch.where(anew, self.recall, 1.0)
         return {
             "evidence": kept * memory["evidence"] + torch.where(asked, excess, 0),
-            "squares": kept * memory["squares"] + torch.where(asked, excess.square(), 0),
             "times": kept * memory["times"] + asked,
             "asked_at": torch.where(asked, context.t, memory["asked_at"]),
             "tested": torch.where(asked, self.cycle(context.last_sent + 1, table), memory["tested"]),
