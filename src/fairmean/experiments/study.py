@@ -36,10 +36,11 @@ from fairmean.experiments.together import run_together
 from fairmean.rules.method import Method
 from fairmean.rules.named import USUAL, named_methods
 from fairmean.rules.objectives import OBJECTIVES
+from fairmean.rules.recess import FairMeanRecess
 
 Planned = tuple[str, str, Config]
 Report = Callable[[int, int, str, Progress], None]
-METHODS = ("mean", "fedavg", "qffl:q=1", "fairmean:kappa=1:tau=1", "fairmean-normalised:kappa=1:tau=1")
+ANY_TASK = ("mean", "fedavg", "qffl:q=1", "fairmean:kappa=1:tau=1")
 MOST_RUNS = 100_000
 _SETTINGS = (
     "data.name", "partition.name", "partition.alpha", "partition.clients", "train.rounds", "train.lr", "train.batch",
@@ -162,8 +163,10 @@ def plan(
     tree.setdefault("run", {}).setdefault("name", "compare")
     own = tree.get("method", {})
     base = parse(tree)  # a mistake in a section that the sweep replaces is still a mistake
-    usual_attacks = _usual_attacks(base, sources or Sources()) if attacks is None and "attacks" not in grid else ()
-    swept: dict[str, Any] = {"methods": _usual(own), "attacks": usual_attacks, "seeds": [tree.get("seed", 1)]}
+    sources = sources or Sources()
+    usual_attacks = _usual_attacks(base, sources) if attacks is None and "attacks" not in grid else ()
+    usual = _usual(own, usual_methods(base, sources)) if methods is None and "methods" not in grid else ()
+    swept: dict[str, Any] = {"methods": usual, "attacks": usual_attacks, "seeds": [tree.get("seed", 1)]}
     swept = {name: grid.pop(name, default) for name, default in swept.items()}
     method_specs = [with_own(text, own) for text in texts("methods", methods, swept["methods"])]
     attack_specs = texts("attacks", attacks, swept["attacks"])
@@ -191,6 +194,19 @@ def plan(
     return runs
 
 
+def usual_methods(config: Config, sources: Sources) -> list[str]:
+    """The methods of a comparison that names none, as far as they fit the data and the number of clients."""
+    what, clients = "classification", config.partition.clients
+    if config.data.name not in SPECS:
+        data = sources.dataset(config.data)
+        what = data.task
+        clients = clients if data.train_clients is None else int(data.train_clients.max()) + 1
+    if what not in ("classification", "binary"):
+        return [*ANY_TASK, "fairmean-normalised:kappa=1:tau=1"]
+    present = min(clients - 1, math.ceil(clients * config.train.participation))  # one at least is in recess
+    return [*ANY_TASK, "fairmean-split", *(["fairmean-recess"] if present >= FairMeanRecess.fewest else [])]
+
+
 def _usual_attacks(config: Config, sources: Sources) -> tuple[str, ...]:
     """No attack, and two that fit the task."""
     if config.data.name in SPECS:
@@ -198,13 +214,13 @@ def _usual_attacks(config: Config, sources: Sources) -> tuple[str, ...]:
     return task(sources.dataset(config.data).task).compared
 
 
-def _usual(own: Mapping[str, Any]) -> list[str]:
-    """The methods of a comparison that names none: the usual ones, and the config's own if it has one."""
+def _usual(own: Mapping[str, Any], methods: list[str]) -> list[str]:
+    """The usual methods, and the config's own if it has one."""
     if not own:
-        return list(METHODS)
+        return methods
     name = _name(own)
     mine = ":".join([name, *(f"{key}={written(value)}" for key, value in _hyper(own).items())])
-    usual = [mine if text.partition(":")[0] == name and _hyper(own) else text for text in METHODS]
+    usual = [mine if text.partition(":")[0] == name and _hyper(own) else text for text in methods]
     return usual if any(text.partition(":")[0] == name for text in usual) else [*usual, mine]
 
 

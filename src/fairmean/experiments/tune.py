@@ -25,7 +25,7 @@ from fairmean.experiments.ladder import ladder
 from fairmean.experiments.listing import flat
 from fairmean.experiments.run import run_to_an_end
 from fairmean.experiments.search import Search, Setting
-from fairmean.experiments.study import METHODS, Report, plan, spec, texts, with_own, written
+from fairmean.experiments.study import Report, plan, spec, texts, usual_methods, with_own, written
 from fairmean.experiments.tuning_table import tuning
 from fairmean.rules.method import Method
 from fairmean.rules.search_space import search_space
@@ -144,20 +144,17 @@ def planned(
     tree.setdefault("run", {}).setdefault("name", "tune")
     if not train.get("patience") and train.get("keep", "last") == "last":  # only the last figures are looked at
         tree["run"].setdefault("eval_every", train.get("rounds", Config().train.rounds))
-    specs = [with_own(text, tree.get("method", {})) for text in texts("methods", methods, _usual())]
+    sources = sources or Sources()
+    if methods is None:  # those of a comparison that names none, with nothing set
+        methods = [text.partition(":")[0] for text in usual_methods(parse({**tree, "method": {}}), sources)]
+    specs = [with_own(text, tree.get("method", {})) for text in texts("methods", methods, ())]
     runs = plan(tree, overrides, specs, attacks, seeds, sources)
     _apart([config.seed for _, _, config in runs], compare_seeds)
-    sources = sources or Sources()
     attack_count = len({attack for _, attack, _ in runs})
     every = len(runs) // len(specs)
     return [
         _planned(text, runs[i * every : (i + 1) * every], attack_count, budget, sources) for i, text in enumerate(specs)
     ]
-
-
-def _usual() -> list[str]:
-    """The methods of a comparison that names none, with nothing set."""
-    return [text.partition(":")[0] for text in METHODS]
 
 
 def _apart(tuned: list[int], compare_seeds: Sequence[int] | int) -> None:

@@ -35,7 +35,7 @@ def add_to(verbs: Any) -> None:
     """Add the verb to the command line."""
     parser = parser_for(verbs, "compare", "several methods × attacks × seeds in one table", _ABOUT, _EXAMPLES)
     takes_training(parser, table=True)
-    usual = "mean, fedavg, qffl, fairmean and fairmean-normalised"
+    usual = "mean, fedavg, qffl, fairmean and what fits the task: for classes fairmean-split and fairmean-recess"
     parser.add_argument("--methods", metavar="A,B:key=value", help=f"which methods, or all; default: {usual}")
     parser.add_argument("--attacks", metavar="A,B:key=value", help="default: none, random_class, pairwise")
     parser.add_argument("--seeds", metavar="1-5", help="which draws, as 1,2,3 or 1-5; default: the config's seed")
