@@ -14,6 +14,7 @@ from fairmean import compose, method
 from fairmean.errors import UserError
 from fairmean.experiments.comparison_table import comparison
 from fairmean.experiments.config import parse
+from fairmean.experiments.in_python import by_name
 from fairmean.experiments.metrics import METRICS
 from fairmean.experiments.statistics import t_quantile
 from fairmean.experiments.study import Cell, Comparison, compare, plan, spec
@@ -111,11 +112,40 @@ def test_plan_defaults():
         "fedavg",
         "qffl",
         "fairmean",
-        "fairmean-normalised",
+        "fairmean-split",
+        "fairmean-recess",
     }
     assert {config.attack.name for _, _, config in runs} == {"none", "random_class", "pairwise"}
     assert {config.seed for _, _, config in runs} == {1}
     assert {config.seed for _, _, config in plan(None, {"seed": 4})} == {4}
+
+
+def usual(**tree):
+    return list(dict.fromkeys(config.method.name for _, _, config in plan(None, by_name(tree))))
+
+
+@pytest.mark.parametrize(
+    ("more", "last"),
+    [
+        ({"partition": {"clients": 4}}, "fairmean-recess"),
+        ({"partition": {"clients": 3}, "attack": {"clients": 1}}, "fairmean-split"),  # one in recess, and two are few
+        ({"partition": {"clients": 20}, "train": {"participation": 0.1}}, "fairmean-split"),
+        ({"partition": {"clients": 20}, "train": {"participation": 0.15}}, "fairmean-recess"),
+    ],
+)
+def test_the_usual_methods_fit_the_number_of_clients(more, last):
+    assert usual(**more)[-1] == last
+
+
+def test_the_usual_methods_fit_the_data():
+    random = np.random.default_rng(0)
+    x, sites = random.normal(size=(60, 3)).astype(np.float32), np.arange(60) % 5
+    for y, last in ((x[:, 0] > 0, "fairmean-recess"), (x[:, 0], "fairmean-normalised")):
+        data = {"x_train": x, "y_train": y, "x_test": x, "y_test": y, "clients_train": sites, "clients_test": sites}
+        assert usual(data=data)[-1] == last
+        assert usual(data={**data, "clients_train": sites % 3, "clients_test": sites % 3})[-1] in (
+            "fairmean-split", "fairmean-normalised",
+        )  # fmt: skip
 
 
 def test_plan_with_a_grid():
@@ -319,7 +349,7 @@ def test_the_method_of_a_config_is_compared(here):
     """[method] of a file was left out without a word."""
     (here / "my.toml").write_text("[method]\nname = 'fairmean'\nkappa = 4.0\n")
     labels = list(dict.fromkeys(label for label, _, _ in plan("my.toml", {})))
-    assert labels == ["mean", "fedavg", "qffl q=1", "fairmean κ=4", "fairmean-normalised κ=1 τ=1"]
+    assert labels == ["mean", "fedavg", "qffl q=1", "fairmean κ=4", "fairmean-split", "fairmean-recess"]
     configs = {
         label: config for label, _, config in plan("my.toml", {}, methods=["mean", "fairmean", "fairmean:kappa=2"])
     }
@@ -328,7 +358,7 @@ def test_the_method_of_a_config_is_compared(here):
     (here / "my.toml").write_text("[method]\nname = 'krum'\nf = 1\n")
     labels = list(dict.fromkeys(label for label, _, _ in plan("my.toml", {})))
     assert labels[-1] == "krum f=1"
-    assert len(labels) == 6
+    assert len(labels) == 7
     assert [m for m, _, _ in plan("my.toml", {}, ["mean"], ["none"])] == ["mean"]
 
 
@@ -362,7 +392,7 @@ def test_a_grid_may_have_sections():
 def test_absurdly_many_runs_are_refused_before_they_are_listed():
     with pytest.raises(UserError, match="runs"):
         plan(None, {}, seeds=range(10**12))
-    with pytest.raises(UserError, match="1,500,000 runs"):
+    with pytest.raises(UserError, match="1,800,000 runs"):
         plan(None, {}, seeds=range(100_000))
 
 
