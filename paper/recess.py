@@ -285,7 +285,7 @@ def read(file: Path) -> list[dict[str, str]]:
 def show(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """A table for each part: differences to Mean with 95 % intervals, a star where they hold after Holm's correction.
 
-    Detection is trust below one half; AUC is of the excess, over all clients of a setting's draws.
+    Detection is trust below one half; AUC is of the excess, over all clients of a setting's draws, if all were asked.
     """
     for name, part in PARTS.items():
         mine = [row for row in rows if row["part"] == name]
@@ -340,15 +340,16 @@ def _detection(rows: Sequence[Mapping[str, str]]) -> str:
     for row in rows:
         poisoned = set(json.loads(row["poisoned"]))
         for i, (excess, trust) in enumerate(zip(json.loads(row["excess"]), json.loads(row["trust"]), strict=True)):
-            (bad_excess if i in poisoned else good_excess).append(excess)
+            (bad_excess if i in poisoned else good_excess).append(excess)  # NaN: never asked
             found, wrong = found + (i in poisoned and trust < 0.5), wrong + (i not in poisoned and trust < 0.5)
     if not good_excess:
         return " | | "
     if not bad_excess:
         return f" | {wrong} of {len(good_excess)} | "
     bad, good = np.array(bad_excess)[:, None], np.array(good_excess)[None]
-    auc = np.mean((bad > good) + 0.5 * (bad == good))
-    return f"{found} of {len(bad_excess)} | {wrong} of {len(good_excess)} | {auc:.3f}"
+    known = not (np.isnan(bad).any() or np.isnan(good).any())
+    auc = f"{np.mean((bad > good) + 0.5 * (bad == good)):.3f}" if known else ""
+    return f"{found} of {len(bad_excess)} | {wrong} of {len(good_excess)} | {auc}"
 
 
 def main() -> int:
