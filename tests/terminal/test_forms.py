@@ -86,6 +86,20 @@ def test_ls_and_show(capsys, here):
     assert float(row["average"]) == 100.5
 
 
+def test_ls_and_show_leave_out_what_a_method_has_by_default(capsys, here):
+    """The rule with many hyper-parameters made every line of a listing as long as its own."""
+    words = ["train.rounds=2", "model.name=linear", "train.device=cpu", "--quiet"]
+    for more in (["method.name=mean"], ["method.name=fairmean-recess"], ["method.name=fairmean-recess", "method.z=3"]):
+        assert main(["run", *words, *more]) == 0
+    capsys.readouterr()
+    assert main(["ls"]) == 0
+    plain, usual, other = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[5] for line in (plain, usual, other)] == ["·", "z=2", "z=3"]
+    assert main(["show", usual.split()[0]]) == 0
+    settings = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("settings:"))
+    assert "method." not in settings
+
+
 def test_ls_of_nothing(capsys):
     assert main(["ls", "--csv"]) == 0
     assert capsys.readouterr().out.strip() == ""

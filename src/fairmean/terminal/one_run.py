@@ -15,6 +15,7 @@ from fairmean.experiments.listing import ERRORS
 from fairmean.experiments.metrics import METRICS
 from fairmean.experiments.reading import Run
 from fairmean.rules.round import Rung
+from fairmean.terminal.stored_catalogue import defaults
 from fairmean.text import columns, figure
 
 Values = NDArray[np.float64]
@@ -184,6 +185,7 @@ def _clients(run: Run) -> list[dict[str, Any]]:
 def _unusual(settings: dict[str, Any]) -> str:
     """The settings that are not the defaults."""
     usual = {section.dotted(key): key.default for section in SECTIONS for key in section.keys}
+    usual |= defaults(str(settings.get("method.name")))
     told = ("method.name", "attack.name", "seed", "partition.seed", "train.device")
     return " ".join(
         f"{key}={value}"

@@ -85,7 +85,7 @@ _shtab_fairmean_compare_options=(
   "--dry-run[say what would be run, and write nothing]"
   "--quiet[show no progress]"
   {-v,--verbose}"[say on standard error what happens]"
-  "--methods[which methods, or all\; default\: mean, fedavg, qffl, fairmean and fairmean-normalised]:methods:_fairmean_methods"
+  "--methods[which methods, or all\; default\: mean, fedavg, qffl, fairmean and what fits the task\: for classes fairmean-split and fairmean-recess]:methods:_fairmean_methods"
   "--attacks[default\: none, random_class, pairwise]:attacks:_fairmean_attacks"
   "--seeds[which draws, as 1,2,3 or 1-5\; default\: the config\'s seed]:1-5:"
   "--together[runs at once\; default\: all that fit on a GPU, one on a CPU]:N:"

@@ -11,13 +11,15 @@ from typing import Any
 
 from fairmean.errors import UserError
 from fairmean.experiments.listing import Entry, differing, entries
+from fairmean.terminal.stored_catalogue import defaults
 from fairmean.terminal.words import parser_for, takes_directory, takes_json
 from fairmean.text import columns, figure, to_csv
 
 _ABOUT = """\
-List the runs in a folder, the newest last: method, attack, seed, the settings in which the runs differ, how each one
-ended, the average accuracy of its regular clients in %, and the worst client's. Where a run predicts numbers, both are
-errors (rmse, less is better) in the target's unit."""
+List the runs in a folder, the newest last: method, attack, seed, the settings in which the runs differ (those of a
+method where they are not its defaults, or where its own runs differ), how each one ended, the average accuracy of its
+regular clients in %, and the worst client's. Where a run predicts numbers, both are errors (rmse, less is better) in
+the target's unit."""
 _EXAMPLES = (
     "fairmean ls",
     "fairmean ls demo                                        only runs of that name",
@@ -61,11 +63,18 @@ def _list(arguments: argparse.Namespace, every: list[Entry]) -> None:
         return
     shown = every if arguments.all else every[-_SHOWN:]
     swept = [key for key in differing(entry.settings for entry in shown) if _telling(key)]
+    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in shown:
+        by_method.setdefault(str(entry.settings.get("method.name")), []).append(entry.settings)
+    told = {
+        method: [key for key in swept if key in differing(every) or every[0].get(key) != defaults(method).get(key)]
+        for method, every in by_method.items()
+    }
     now = time.time()
     if len(shown) < len(every):
         print(f"… {len(every) - len(shown)} more (--all shows them)")
     header = ["run", "name", "method", "attack", "seed", "settings", "status", "avg", "worst", "age"]
-    rows = [_row(entry, swept, now) for entry in shown]
+    rows = [_row(entry, told[str(entry.settings.get("method.name"))], now) for entry in shown]
     if any(entry.metric != "accuracy" for entry in shown):
         header.insert(7, "metric")
         for row, entry in zip(rows, shown, strict=True):
@@ -97,9 +106,9 @@ def _called(key: str) -> str:
     return section if last == "name" else last
 
 
-def _row(entry: Entry, swept: list[str], now: float) -> list[str]:
+def _row(entry: Entry, told: list[str], now: float) -> list[str]:
     settings, summary = entry.settings, entry.summary or {}
-    own = " ".join(f"{_called(key)}={_short(settings[key])}" for key in swept if key in settings)
+    own = " ".join(f"{_called(key)}={_short(settings[key])}" for key in told if key in settings)
     share = entry.metric == "accuracy"
     figures = [
         figure(value, share) if isinstance(value := summary.get(key), float) else "" for key in ("average", "worst")
