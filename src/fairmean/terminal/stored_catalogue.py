@@ -47,8 +47,8 @@ def one(what: str, name: str) -> dict[str, Any]:
 
 def defaults(method: str) -> dict[str, Any]:
     """The hyper-parameters of one of fairmean's own methods, by dotted key, as they are where nobody sets them."""
-    row = next((row for row in _stored()["methods"] if row["name"] == method), {"hyper-parameters": {}})
-    return {f"method.{key}": value for key, value in row["hyper-parameters"].items()}
+    known: dict[str, dict[str, Any]] = {row["name"]: row["hyper-parameters"] for row in _stored()["methods"]}
+    return {f"method.{key}": value for key, value in known.get(method, {}).items()}
 
 
 def _enough() -> bool:
