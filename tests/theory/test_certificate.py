@@ -11,6 +11,7 @@ import fairmean
 from fairmean import CoordinateRule, Scale, dispersion, register, register_scale
 from fairmean.errors import Diverged, UserError
 from fairmean.experiments import run as experiment
+from fairmean.rules.recess import FairMeanRecess
 from fairmean.terminal.main import main
 from fairmean.theory import words
 from fairmean.theory.certificate import certify
@@ -129,6 +130,30 @@ def test_what_trust_was_worth():
     share = certificate.columns["poisoned_share"][:60]
     assert share[-1] < share[0]
     assert "had" in next(line for line in words.sentences(certificate) if "δ_eff" in line)
+
+
+def test_what_wrong_alarms_cost():
+    """A rule that distrusts at random takes weight from regular clients: measured, and within 2ηG."""
+
+    @dataclass(frozen=True)
+    class Unjust(FairMeanRecess):
+        def trust(self, memory, broadcast):
+            return torch.linspace(0.1, 1, len(memory["times"]), dtype=torch.float64)
+
+    register_scale("unjust", replace=True)(Unjust)
+    settings = {"method.scale": "unjust", "method.aggregator": "mean", "method.objective": "recess"}
+    settings |= {"attack.name": "pairwise", "train.rounds": 30, "method.cap": 1.0}
+    certificate = checked(SOFTMAX | settings)
+    check = named(certificate)["distrust"]
+    assert check.holds
+    assert check.rounds == 30
+    lost = certificate.columns["distrust"][:30]
+    assert 0.2 < lost.min() <= lost.max() < 0.7
+    assert "distrust took" in words.page(certificate)
+    fair = checked(SOFTMAX | {"method.name": "fairmean-recess", "attack.name": "none", "train.rounds": 20})
+    assert named(fair)["distrust"].holds
+    assert "no regular client was distrusted" in words.page(fair)
+    assert "distrust" not in named(checked(SOFTMAX | {"train.rounds": 2}))
 
 
 def test_tables_of_older_versions_are_read(tmp_path):
@@ -254,6 +279,7 @@ def table():
     each |= {"regular_gradient": 1.5, "poisoned_distance": 1.6, "clean_distance": 1.0, "relabelling_shift": 1.3}
     each |= {"secant": 2.5, "objective_secant": 4.0, "jacobian": 1.9}
     each |= {"poisoned_share": 0.1, "moved": 0.12, "poisoned_reach": 1.7, "own_direction": 1.4}
+    each |= {"distrust": 0.2, "distrust_moved": 0.5}
     rows |= {name: np.full(T + 1, value) for name, value in each.items()}
     rows["secant"][0] = rows["objective_secant"][0] = np.nan
     rows["curvature"][[0, T]] = 2.0
@@ -280,6 +306,7 @@ EXPECTED = {  # name: (left, right), by hand
     "Lemma 1, A": (1.6, 1.0 + 2 * 2**0.5 / 2),
     "Lemma 2": (0.9, 0.2 * (2 * 1.6 + 2 * 1.5)),
     "Lemma 2, as weighted": (0.12, 0.1 * 1.7),
+    "distrust": (0.5, 2 * 0.2 * 1.5),
     "Assumption 1": (2.5, 3.0),
     "L_Φ": (4.0, L_PHI),
     "step size": (0.05 * L_PHI, 1.0),
@@ -327,6 +354,7 @@ BREAK = {  # name: (column, row that is changed, value, round in which it must b
     "Lemma 1, A": ("poisoned_distance", 4, 2.415, 4),
     "Lemma 2": ("error", 2, 1.241, 2),
     "Lemma 2, as weighted": ("moved", 3, 0.171, 3),
+    "distrust": ("distrust_moved", 2, 0.601, 2),
     "Assumption 1": ("curvature", 3, 3.01, 3),
     "L_Φ": ("objective_secant", 3, 7.27, 2),
     "step size": ("step", 2, 0.138, 2),

@@ -195,11 +195,14 @@ class FairMeanRecess(Turns, FairMeanSplit):
         within("floor", self.floor, 0, 1, "the least trust in a client")
 
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
+        scales = super().__call__(losses, means, context) * self.trusted(context).to(losses.dtype)
+        return torch.where(self.resting(context), 0, scales)
+
+    def trusted(self, context: Context) -> Tensor:
+        """t_i, and more where too much trust would be withdrawn in all."""
         withdrawn = context.broadcast["withdrawn"]
         allowed = torch.clamp(self.cap / withdrawn.clamp(min=1e-12), max=1.0)
-        trust = 1 - allowed * (1 - self.trust(context.memory, context.broadcast))
-        scales = super().__call__(losses, means, context) * trust.to(losses.dtype)
-        return torch.where(self.resting(context), 0, scales)
+        return 1 - allowed * (1 - self.trust(context.memory, context.broadcast))
 
     def trust(self, memory: State, broadcast: State) -> Tensor:
         """t_i of every client, from what it remembers and what it was told about the others."""

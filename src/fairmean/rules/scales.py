@@ -43,6 +43,10 @@ class Scale:
         """s, for every client of the round; ``context.memory`` is what the clients remember from now on."""
         raise NotImplementedError
 
+    def trusted(self, context: Context) -> Tensor | None:
+        """By which factor distrust lowers each client's scale; None: this scale distrusts nobody."""
+        return None
+
     @property
     def largest(self) -> float:
         """No s_i is larger, so a server need not believe one that is."""

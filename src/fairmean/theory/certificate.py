@@ -213,6 +213,12 @@ class _Checker:
         far = self.poisoned_share * self.poisoned_reach
         statement = "‖d − d_R‖ ≤ δ_eff max ‖∇f̃_i − d_R‖"
         self.check("Lemma 2, as weighted", statement, self.moved, far, some, tolerance=self.tolerance, slip=slip)
+        some = steps & ~np.isnan(self.distrust)
+        slip = self.tolerance * self.regular_gradient
+        cost = 2 * self.distrust * self.regular_gradient
+        self.check(
+            "distrust", "‖d_R − d_R⁰‖ ≤ 2ηG", self.distrust_moved, cost, some, tolerance=self.tolerance, slip=slip
+        )
         if same_rule:
             radius = self.delta * bounds.attack_radius(1.0, k, self._pull(), self.regular_gradient)
             slip = self.tolerance * self.direction

@@ -101,6 +101,7 @@ def sentences(certificate: Certificate) -> list[str]:
     if certificate.same_rule and "Lemma 2" in found and certificate.columns["poisoned"].max() > 0:
         lines += _attack(certificate, found["Lemma 2"])
     lines += _weighted(certificate)
+    lines += _distrusted(certificate)
     lines += _steps(certificate, found)
     broken = [check.name for check in certificate.checks if not check.holds and check.decides]
     unclear = [check.name for check in certificate.checks if not check.holds and not check.decides]
@@ -170,6 +171,23 @@ def _weighted(certificate: Certificate) -> list[str]:
         f"· the poisoned clients, {100 * delta:.0f} % of all, had {np.median(share):.3g} % of the weight in the median "
         f"round (δ_eff) and {np.median(late):.3g} % in the last tenth; they moved the regular clients' own direction "
         f"by {100 * np.median(moved):.0f} % of its length in the median round."
+    ]
+
+
+def _distrusted(certificate: Certificate) -> list[str]:
+    """What wrong alarms cost: how much of their weight regular clients lost, and how far that moved their direction."""
+    c = certificate.columns
+    known = np.isfinite(c["distrust"])
+    if not known.any():
+        return []
+    lost, moved = c["distrust"][known], c["distrust_moved"][known] / c["own_direction"][known]
+    if lost.max() < 1e-3:
+        return ["· no regular client was distrusted in any round, so wrong alarms cost nothing."]
+    late = lost[-max(1, len(lost) // 10) :]
+    return [
+        f"· distrust took {100 * lost.max():.3g} % of the regular clients' weight at most (η), and "
+        f"{100 * np.median(late):.3g} % in the last tenth; it moved their own direction by at most "
+        f"{100 * moved.max():.0f} % of its length. More than 2ηG is impossible."
     ]
 
 

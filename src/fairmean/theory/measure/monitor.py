@@ -62,8 +62,11 @@ MEASURED = (
     "moved",  # ‖d − d_R‖ with d = Σ c_i g_i / Σ c_i, and d_R the same over regular clients
     "poisoned_reach",  # max ‖∇f̃_i − d_R‖ over poisoned clients that have a weight
     "own_direction",  # ‖d_R‖
+    "distrust",  # η: the share of the regular clients' weight that distrust took from them
+    "distrust_moved",  # ‖d_R − d_R⁰‖ with d_R⁰ as d_R would be without distrust
 )
-LATER = ("poisoned_share", "moved", "poisoned_reach", "own_direction")
+_SHARES, _DISTRUST = ("poisoned_share", "moved", "poisoned_reach", "own_direction"), ("distrust", "distrust_moved")
+LATER = (*_SHARES, *_DISTRUST)
 """What runs of older versions did not measure."""
 _BLOCK = 1024
 _CURVED = 100  # rounds between two looks at the curvature, at least
@@ -139,6 +142,9 @@ class Monitor:
             values["error"], values["departure"] = _norm(error), _norm(departure)
             if update.weights is not None:
                 values |= _shares(update.weights, gradients, regular)
+                trust = self.method.scale.trusted(replace(self._context, memory=update.memory))
+                if trust is not None:
+                    values |= _distrusted(update.weights, trust.to(update.weights.dtype), gradients, regular)
         values["regular_gradient"] = _norms(gradients)[regular].max()
         if r < n:
             self._poisoning(values, batch, gradients[~regular], mean, regular)
@@ -245,7 +251,17 @@ def _shares(weights: Tensor, gradients: Tensor, regular: Tensor) -> dict[str, Te
     reach = _norms(gradients[with_weight] - mine).max() if bool(with_weight.any()) else torch.zeros_like(total)
     moved = _norm(pull(gradients, weights / total - regular * weights / own))
     found = (1 - own / total, moved, reach, _norm(mine))
-    return dict(zip(LATER, found, strict=True))
+    return dict(zip(_SHARES, found, strict=True))
+
+
+def _distrusted(weights: Tensor, trust: Tensor, gradients: Tensor, regular: Tensor) -> dict[str, Tensor]:
+    """What distrust takes from regular clients, and how far that moves their direction; nothing if it takes all."""
+    own = weights * regular
+    full = torch.where(own > 0, own / trust, 0)
+    if not float(own.sum()) > 0 or bool((trust[regular] == 0).any()):
+        return {}
+    moved = _norm(pull(gradients, own / own.sum() - full / full.sum()))
+    return dict(zip(_DISTRUST, (1 - own.sum() / full.sum(), moved), strict=True))
 
 
 def _relabelled(batch: Batch, places: list[int], clean_y: Tensor) -> Batch:
