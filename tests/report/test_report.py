@@ -43,6 +43,15 @@ def test_examples(module):
     assert doctest.testmod(module).failed == 0
 
 
+@pytest.mark.parametrize("seeds", [(1,), (1, 2, 3)])
+def test_no_dot_of_a_difference_is_cut_off(seeds):
+    """With one draw, the largest difference lay on the edge of the picture, and half of its dot outside."""
+    page = html(collect(made_study(4, seeds=seeds)))
+    places = [float(left) for left in re.findall(r'class="dot" style="left:([\d.]+)%', page)]
+    assert len(places) == 6
+    assert 5 < min(places) <= max(places) < 95
+
+
 class TestFinding:
     def test_a_gain_that_stands_is_named_with_its_interval(self):
         data = collect(made_study(3, seeds=range(1, 21), gain=12))

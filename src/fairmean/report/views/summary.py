@@ -64,7 +64,7 @@ def _forest(data: dict[str, Any]) -> str:
     ends = [abs(d["mean"]) + (d["half"] or 0.0) for _, d in rows]
     typical = sorted(ends)[(len(ends) * 3) // 4]
     least = 10.0 ** (1 - judged.digits)
-    reach = max(min(max(ends), max(2.5 * typical, max(abs(d["mean"]) for _, d in rows) * 1.15)), least)
+    reach = max(min(max(ends), 2.5 * typical), 1.15 * max(abs(d["mean"]) for _, d in rows), least)  # every dot is whole
     parts = []
     for attack in data["attacks"]:
         group = [(cell, d) for cell, d in rows if cell["attack"] == attack]
