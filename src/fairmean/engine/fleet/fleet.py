@@ -13,11 +13,13 @@ from fairmean.engine.fleet.mlp_shape import linear_layers
 from fairmean.engine.fleet.stack import Stack
 from fairmean.engine.participation import Presence
 from fairmean.engine.scoring import Figures
-from fairmean.engine.simulator import Simulator, Step
+from fairmean.engine.simulator import Simulator, Step, memory
 from fairmean.rules.round import Rung, State
 
 Accuracy = tuple[Figures, Figures]
 _FEW = 32
+LOCAL_ON = ("cuda",)
+"""The devices on which runs with local training are stacked."""
 
 
 class Part(Protocol):
@@ -129,18 +131,29 @@ class Fleet:
 def stack_key(simulator: Simulator) -> Any:
     """What simulators must share to be stacked; None: this one cannot be."""
     training = simulator.training
-    fed, local = simulator.federation, not training.one_gradient
+    fed, method, local = simulator.federation, simulator.method, not training.one_gradient
     plain = simulator.engine == "fast" and not simulator.bounded and simulator.evaluates_all
     plain &= training.presence == Presence()  # the others go round by round, each for itself
-    plain &= not simulator.precision.mixed if local else fed.places is None
+    plain &= _local_fits(simulator) if local else fed.places is None
     if not plain or linear_layers(simulator.net.model) is None:
         return None
     shapes = tuple(tuple(p.shape) for p in simulator.net.model.parameters())
-    kind = "local" if local else "losses" if simulator.method.rung <= Rung.LOSSES else "gradients"
+    kind = "losses" if method.rung <= Rung.LOSSES else "gradients"
+    if local:  # with somebody who may be out there must be weights that say who
+        kind = "local, out" if method.may_be_out else "local"
     clients_do = (training.batch, training.local_steps, training.local_epochs, training.participation)
     same = (*clients_do, training.rounds, simulator.seed, simulator.precision)
     borders = (fed.offsets.tobytes(), fed.test_offsets.tobytes())
-    return (kind, fed.x.data_ptr(), fed.test_x.data_ptr(), *borders, shapes, *same)
+    places = None if fed.places is None else fed.places.data_ptr()
+    return (kind, fed.x.data_ptr(), places, fed.test_x.data_ptr(), *borders, shapes, *same)
+
+
+def _local_fits(simulator: Simulator) -> bool:
+    """Whether runs with local training are stacked: on a GPU (a CPU's cache is too small), if there is ample room."""
+    device = simulator.w.device
+    out = simulator.method.may_be_out and simulator.method.rung > Rung.LOSSES  # a rule would see who is out
+    small = bytes_needed(simulator) < 0.1 * memory(device)
+    return device.type in LOCAL_ON and small and not out and not simulator.precision.mixed
 
 
 def bytes_needed(simulator: Simulator) -> int:
@@ -153,7 +166,9 @@ def bytes_needed(simulator: Simulator) -> int:
     else:
         passes = 3 * min(rows, simulator.chunk) * simulator.row_bytes
     local = not simulator.training.one_gradient and layers is not None
-    copies = 3 + bool(simulator.training.client_momentum) if local else 2 if simulator.method.rung > Rung.LOSSES else 0
+    copies = 2 if simulator.method.rung > Rung.LOSSES else 0
+    if local:  # models, velocities, pseudo-gradients, both in another order, and what a sum of them takes
+        copies += 5 + bool(simulator.training.client_momentum)
     matrix = copies * simulator.present.most * len(w) * w.element_size()
     matrix = min(matrix, simulator.bounded) if simulator.bounded else matrix
     return passes + matrix + 8 * len(w) * w.element_size()
@@ -161,6 +176,6 @@ def bytes_needed(simulator: Simulator) -> int:
 
 def _part(members: list[Simulator], key: Any, wide: dict[int, torch.Tensor]) -> Part:
     if key[0] != "alone":
-        return (LocalStack if key[0] == "local" else Stack)(members, wide)
+        return (LocalStack if key[0].startswith("local") else Stack)(members, wide)
     first = members[0]
     return Graphed(first) if first.w.is_cuda and Graphed.takes(first) else Alone(first)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from fairmean.engine.batch import Batch, Index, LocalBatches
-from fairmean.engine.fleet.stack import Stack
+from fairmean.engine.fleet.stack import Group, Stack
 from fairmean.engine.fleet.stack_samples import Rows
 from fairmean.engine.paths.stacked_steps import Layers, forward, layers_of, padding
 from fairmean.engine.precision import matmul_tf32
 from fairmean.engine.simulator import Simulator
+from fairmean.rules.round import State
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,14 @@ class LocalStack(Stack):
         self._velocities = self.W.new_empty(0)
 
     def _compute(self, t: int) -> tuple[Tensor, Tensor]:
+        self._gradients = None  # of the round before, whose memory this one needs
         steps = self.simulators[0].local_batches(t, self._clients)
-        order = np.argsort(steps.counts, kind="stable")
-        back = torch.from_numpy(np.argsort(order)).to(self.device)
-        losses, gradients = (values[:, back] for values in self._train(steps, order, t))
-        for group in self.groups:
-            group.means = {key: value[:, back] for key, value in group.means.items()}
+        losses, gradients = self._train(steps, np.argsort(steps.counts, kind="stable"), t)
         rows = self._rows(steps[0])
         if not self.pooled:
             return losses, self._decide(losses, gradients, rows)
         weights = self._coefficients(losses, rows)
+        gradients.masked_fill_((weights == 0)[..., None], 0)  # whatever became of a client that is out
         self._descend(torch.bmm(weights.to(self.dtype)[:, None], gradients)[:, 0], weights)
         return losses, weights
 
@@ -59,53 +58,64 @@ class LocalStack(Stack):
         """What rules know of the round's clients; their samples are looked at step by step."""
         return Rows.of(batch, batch.x, self._y[:, batch.rows], None, self.dtype)
 
+    def _inputs(self) -> Tensor:
+        return self.W.new_empty(0)  # a step gathers its own
+
+    def _memory(self, group: Group, rows: Rows) -> State:
+        return {key: value[:, rows.ids] for key, value in group.memory.items()}
+
     def _train(self, steps: LocalBatches, order: Index, t: int) -> tuple[Tensor, Tensor]:
-        """Losses at w (runs × clients), and pseudo-gradients (runs × clients × d), for clients in this order."""
+        """Losses at w (runs × clients) and pseudo-gradients (runs × clients × d); groups get what was measured.
+
+        Clients are trained in this order, and the answer is in the order of the batch.
+        """
         R, d = self.W.shape
-        n = len(order)
+        n, counts = len(order), steps.counts[order]
         P = self._models = _room(self._models, n * R, d)
         P.view(n, R, d).copy_(self.W)
         local = [simulator.training.local_step(t) for simulator in self.simulators]
         lr, momentum, decay, proximal = (
-            self.W.new_tensor([getattr(step, name) for step in local]).repeat(n)[:, None]
+            self.W.new_tensor([getattr(step, name) for step in local])[:, None]
             for name in ("lr", "momentum", "decay", "proximal")
         )
-        moving = any(step.momentum for step in local)
         pulled = any(step.decay or step.proximal for step in local)
         V = None
-        if moving:
+        if any(step.momentum for step in local):
             V = self._velocities = _room(self._velocities, n * R, d)
             V.zero_()
-        counts, losses = steps.counts[order], None
+        losses = None
         with torch.no_grad(), matmul_tf32(self.precision.tf32):
             for step in range(int(counts.max())):
                 alive = int(np.searchsorted(counts, step, side="right"))  # the first client that still has steps to do
-                part, own = order[alive:], slice(alive * R, None)
-                mine = self._local_rows(steps, part, step)
-                parameters = layers_of(self._net.layers, P[own])
+                mine = self._local_rows(steps, order[alive:], step)
+                models = P[alive * R :]
+                parameters = layers_of(self._net.layers, models)
                 x = mine.x[:, None].expand(-1, R, -1, -1).flatten(0, 1)
                 hidden, logits = forward(parameters, x)
                 delta, found = self._slopes(logits, mine, first=step == 0)
                 losses = found if losses is None else losses
                 slopes = _backward(parameters, hidden, delta)
-                drag = None
-                if pulled:  # a·w_k + μ(w_k − w)
-                    w = self.W.repeat(len(part), 1)
-                    drag = (decay[own] + proximal[own]) * P[own] - proximal[own] * w
+                each = models.view(-1, R, d)
                 if V is None:
-                    if drag is not None:
-                        P[own].sub_(lr[own] * drag)
-                    slopes = [slope * -lr[own, :, None] for slope in slopes]
-                    _add_products(parameters, slopes, [x, *hidden])
+                    if pulled:
+                        each.mul_(1 - lr * (decay + proximal)).add_(lr * proximal * self.W)
+                    down = -lr.repeat(len(each), 1)[..., None]
+                    _add_products(parameters, [slope * down for slope in slopes], [x, *hidden])
                     continue
-                V[own].mul_(momentum[own])
-                if drag is not None:
-                    V[own].add_(drag)
-                _add_products(layers_of(self._net.layers, V[own]), slopes, [x, *hidden])
-                P[own].addcmul_(V[own], lr[own], value=-1)
+                moves = V[alive * R :].view(-1, R, d)
+                moves.mul_(momentum)
+                if pulled:
+                    moves.addcmul_(each, decay + proximal).sub_(proximal * self.W)
+                _add_products(layers_of(self._net.layers, V[alive * R :]), slopes, [x, *hidden])
+                each.addcmul_(moves, lr, value=-1)
         assert losses is not None
-        moved = self.W[:, None] - P.view(n, R, d).transpose(0, 1)
-        return losses, moved.div_(lr.view(n, R).T[..., None])
+        moved = P.view(n, R, d).transpose(0, 1)
+        if (order != np.arange(n)).any():
+            back = torch.from_numpy(np.argsort(order)).to(self.device)
+            losses, moved = losses[:, back], moved[:, back]
+            for group in self.groups:
+                group.means = {key: value[:, back] for key, value in group.means.items()}
+        return losses, (self.W[:, None] - moved).div_(lr[..., None])
 
     def _slopes(self, logits: Tensor, mine: LocalRows, first: bool) -> tuple[Tensor, Tensor]:
         """The gradients of the clients' losses at their logits (client-runs × longest × outputs), and those losses."""
@@ -142,7 +152,7 @@ class LocalStack(Stack):
             bounds=np.array([0, len(part)]),
         )
         dynamic = None if self._dynamic is None else self._dynamic[:, at]
-        rows = Rows.of(batch, x, self._y[:, at], dynamic, self.dtype)
+        rows = Rows.of(batch, x, self._y[:, at], dynamic, self.dtype, on_host=False)
         real = None if filled is None else torch.from_numpy(filled.real).to(self.device)
         return LocalRows(x.view(len(part), int(lengths.max()), -1), rows, real)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -132,6 +131,7 @@ class Stack:
             simulator.net.move(row)
         fed = first.federation
         self._net = StackedNet(first.net.model, self.W, self.precision, {} if wide is None else wide)
+        self._x = self._inputs()
         self._test_x = self._net.widened(fed.test_x, self.dtype)
         self._y = torch.stack([s.federation.y for s in self.simulators])
         dynamic = [s.federation.dynamic for s in self.simulators]
@@ -368,8 +368,8 @@ class Stack:
         return Context(self._t, self.training.rounds, rows.ids, rows.sizes)
 
     def _memory(self, group: Group, rows: Rows) -> State:
-        """Of the clients whose rows these are."""
-        if len(rows.ids) == self.simulators[0].federation.clients or not group.memory:
+        """Of the clients of the round."""
+        if self._everyone or not group.memory:
             return group.memory
         return {key: value[:, rows.ids] for key, value in group.memory.items()}
 
@@ -404,8 +404,8 @@ class Stack:
             result[place] = (found[0, r], found[1, r])
         return result
 
-    @cached_property
-    def _x(self) -> Tensor:
+    def _inputs(self) -> Tensor:
+        """x̂, of which a round's rows are taken."""
         return self._net.widened(self.simulators[0].federation.x, self.precision.storage)
 
     # -- set-up -------------------------------------------------------------------------------------------------------

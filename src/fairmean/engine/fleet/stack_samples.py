@@ -34,9 +34,13 @@ class Rows:
     padded: Tensor | None
 
     @staticmethod
-    def of(batch: Batch, x: Tensor, y: Tensor, dynamic: Tensor | None, dtype: torch.dtype) -> Rows:
+    def of(
+        batch: Batch, x: Tensor, y: Tensor, dynamic: Tensor | None, dtype: torch.dtype, on_host: bool = True
+    ) -> Rows:
+        """``on_host``: sizes and ids are also wanted there, for which the host waits."""
         lengths = np.diff(batch.offsets)
-        owner = torch.repeat_interleave(torch.arange(len(lengths), device=x.device), batch.lengths)
+        clients = torch.arange(len(lengths), device=x.device)
+        owner = torch.repeat_interleave(clients, batch.lengths, output_size=int(batch.offsets[-1]))
         return Rows(
             x=x,
             y=y,
@@ -48,8 +52,8 @@ class Rows:
             lengths=batch.lengths,
             sizes=batch.sizes,
             ids=batch.ids,
-            host_sizes=batch.sizes.cpu(),
-            host_ids=batch.ids.cpu(),
+            host_sizes=batch.sizes.cpu() if on_host else batch.sizes,
+            host_ids=batch.ids.cpu() if on_host else batch.ids,
             minus_one=torch.tensor(-1.0, dtype=dtype, device=x.device),
             padded=_padded(batch.offsets, x.device),
         )
