@@ -216,7 +216,7 @@ def one(
 def run(names: Sequence[str], draws: int, only: Sequence[str] = ()) -> None:
     """Everything of these parts, or ``only`` some of their settings, that is not in the file yet, draw after draw."""
     done = {(row["part"], row["setting"], row["method"], int(row["seed"])) for row in read(FILE)}
-    like: Federation | None = None
+    like: dict[str, Federation] = {}
     oracles: dict[str, dict[str, Any]] = {}  # the poisoned clients never take part, so how they lie does not matter
     for k in range(draws):
         for name in names:
@@ -234,7 +234,9 @@ def run(names: Sequence[str], draws: int, only: Sequence[str] = ()) -> None:
                     if method == ORACLE and same in oracles:
                         row = oracles[same]
                     else:
-                        row, like = one({**settings, **own}, method, part.first + k, setting == STALE, like)
+                        data = str(settings["data.name"])
+                        wanted = {**settings, **own}
+                        row, like[data] = one(wanted, method, part.first + k, setting == STALE, like.get(data))
                     if method == ORACLE:
                         oracles[same] = row
                     append(FILE, FIELDS, dict(zip(FIELDS, key, strict=False)) | row)

@@ -34,8 +34,8 @@ Points = tuple[list[float], list[float]]
 
 def measure(draws: int = 10) -> None:
     """ẽ of every client at the last model of runs in which nobody rests to speak of: those of the ablations."""
-    part = PARTS["ablations"]
-    for seed in range(part.first, part.first + draws):
+    part, known = PARTS["ablations"], {int(row["seed"]) for row in read(TRAINING)}
+    for seed in sorted(set(range(part.first, part.first + draws)) - known):
         config = configured(part.settings["pairwise"], WITHOUT_RECESS, seed)
         simulator = build_simulator(config, build_federation(config))
         for t in range(simulator.training.rounds):

@@ -152,7 +152,7 @@ def test_scales_stay_within_bounds_and_trust_is_not_withdrawn_from_all(excesses,
     assert s.sum() >= (1 - cap) * n * full * (1 - 1e-9)
 
 
-def by_hand(fed, rounds, lr=0.1):
+def by_hand(fed, rounds, theta, cap, lr=0.1):
     """Round after round of fairmean-recess, written out with no more than autograd."""
     net = build_model(MLP, fed.shape, fed.classes, 3).double()
     n, K = fed.clients, fed.classes
@@ -161,7 +161,7 @@ def by_hand(fed, rounds, lr=0.1):
     away_enough = max(1, -(-3 * W // 4))
     shares, withdrawn, usual, spread = torch.full((K,), 1 / K).double(), 0.0, 0.0, 0.0
     sent, asked_at, tested = [-1] * n, [-1] * n, [-1] * n
-    evidence, times, weights = [0.0] * n, [0.0] * n, []
+    evidence, times, weights, least, held_back = [0.0] * n, [0.0] * n, [], 1.0, False
     for t in range(rounds):
         cycle = (t - first) // (10 * W)
         turn = (t - first) // W - 10 * cycle
@@ -181,19 +181,21 @@ def by_hand(fed, rounds, lr=0.1):
             trust = 1.0
             if times[i]:
                 excess = evidence[i] / times[i]
-                trust = 0.02 + 0.98 * np.exp(-8 * max(0.0, excess - usual - max(0.4, 2 * spread)))
+                trust = 0.02 + 0.98 * np.exp(-8 * max(0.0, excess - usual - max(theta, 2 * spread)))
             began = first + (10 * cycle + turn) * W
             its_turn = first <= t < min(last, first + 10 * W) and (i + cycle * (i // 10)) % 10 == turn
             if its_turn and (tested[i] < cycle or asked_at[i] >= began):
                 scales.append(0.0)
                 continue
-            allowed = min(1.0, 0.4 / withdrawn) if withdrawn > 0 else 1.0
+            allowed = min(1.0, cap / withdrawn) if withdrawn > 0 else 1.0
             s = (1 + 16 * entropy / (entropy + 1)) * torch.exp(-(loss.detach() - entropy).clamp(min=0))
             s = s.item() * (1 - allowed * (1 - trust))
             messages.append([s * g for g in torch.autograd.grad(loss, list(net.parameters()))])
             sums += s * torch.bincount(y, minlength=K).double() / len(y)
             total += s
             trusts.append(trust)
+            least = min(least, trust)
+            held_back |= allowed < 1
             if times[i]:
                 told.append((np.exp(-4 * max(0.0, excess)), excess))
             scales.append(s)
@@ -207,7 +209,7 @@ def by_hand(fed, rounds, lr=0.1):
             usual = sum(u * m for u, m in told) / count
             spread = (sum(u * (m - usual) ** 2 for u, m in told[1:]) / count) ** 0.5
         weights.append([s / total for s in scales])
-    return net, weights, evidence, times
+    return net, weights, evidence, times, least, held_back
 
 
 def trained(fed, rounds=ROUNDS, rule="fairmean-recess", **training):
@@ -218,10 +220,13 @@ def trained(fed, rounds=ROUNDS, rule="fairmean-recess", **training):
     return simulator, steps[-1]
 
 
-def test_it_is_what_a_plain_loop_says():
+@pytest.mark.parametrize(("theta", "cap"), [(0.4, 0.4), (0.02, 0.4), (0.02, 0.01)])
+def test_it_is_what_a_plain_loop_says(theta, cap):
     fed = draws()[0]
-    net, weights, evidence, times = by_hand(fed, ROUNDS)
-    simulator, step = trained(fed)
+    net, weights, evidence, times, least, held_back = by_hand(fed, ROUNDS, theta, cap)
+    simulator, step = trained(fed, rule=f"fairmean-recess:theta={theta}:cap={cap}")
+    assert (least < 0.9) == (theta < 0.1)  # somebody was distrusted
+    assert held_back == (cap < 0.1)  # and got some of it back
     flat = torch.cat([p.detach().flatten() for p in net.parameters()])
     torch.testing.assert_close(simulator.w, flat, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(simulator.memory["evidence"], evidence, rtol=1e-8)
