@@ -180,7 +180,7 @@ class FairMeanRecess(Turns, FairMeanSplit):
         **dict.fromkeys(("turns", "cycles", "begin", "until", "beta_rest", "theta", "z", "cap", "floor"), ()),
     }
     beta_rest: float = 8.0
-    theta: float = 0.4
+    theta: float = 0.1
     z: float = 2.0
     cap: float = 0.4
     floor: float = 0.02
