@@ -280,7 +280,7 @@ def test_the_demos_report(here, opened, capsys):
     page = opened(here / "report.html", csp=False)
     for name in PICTURES:
         assert page.colours(f".plot[data-view={name}]") > 20, name
-    assert page.page.locator(".results tbody tr").count() == 5
+    assert page.page.locator(".results tbody tr").count() == 6
     assert page.fits()
     no_violations(page)
 
