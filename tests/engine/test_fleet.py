@@ -107,9 +107,15 @@ def local_on_cpu(monkeypatch):
     monkeypatch.setattr("fairmean.engine.fleet.fleet.LOCAL_ON", ("cuda", "cpu"))
 
 
+CELLS = [
+    pytest.param(length, names, marks=() if length == "epochs" or names == "sees messages" else pytest.mark.exhaustive)
+    for length in LOCAL
+    for names in STACKS
+]
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("names", STACKS)
-@pytest.mark.parametrize("length", LOCAL)
+@pytest.mark.parametrize(("length", "names"), CELLS)
 def test_local_training_together_equals_alone(length, names, device, local_on_cpu):
     """Clients with different numbers of steps, runs with different step sizes; rules that remember, and that drop."""
     federations, known = draws(device), {"device": device, **LOCAL[length]}
