@@ -6,6 +6,7 @@
     python benchmarks/gpu.py precision             final accuracies in bfloat16 and tf32 against float32
     python benchmarks/gpu.py cnn                   the CNN on images of CIFAR-10's shape, 10 draws at once
     python benchmarks/gpu.py local                 five local epochs of 10 of 100 clients, MLP, 1 and 24 runs at once
+    python benchmarks/gpu.py resnet                ResNet-18, 10 clients × 64 images, against a plain compiled pass
 
 Each part prints a table and writes it as CSV (--out folder). Settings key=value change the config: train.rounds=20.
 """
@@ -18,11 +19,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from fairmean import compare, method
 from fairmean.data.federation import Federation
@@ -230,9 +234,69 @@ def local(settings: dict[str, Any]) -> Rows:
     return found
 
 
+def resnet(settings: dict[str, Any]) -> Rows:
+    """ResNet-18 with GroupNorm: a round of 10 clients × 64 images against plain passes over 640, in turns."""
+    on_gpu = torch.cuda.is_available()
+    device, batch = "cuda" if on_gpu else "cpu", settings.get("train.batch", 64)
+    turns, rounds = (6, 12) if on_gpu else (2, 2)
+    random, nothing = torch.Generator().manual_seed(0), np.array([], dtype=np.int64)
+    x = torch.randn(10 * 5 * batch, 3, 32, 32, generator=random).to(device).contiguous(memory_format=torch.channels_last)
+    y = torch.randint(0, 10, (len(x),), generator=random).to(device)
+    tests = (x[:10], y[:10], y[:10], np.arange(11))
+    fed = Federation(x, y, y, np.arange(11) * 5 * batch, np.ones(10, bool), *tests, 10, nothing, nothing)
+    found: Rows = []
+    for dtype in settings.get("dtypes", "bfloat16 tf32").split():
+        systems: dict[str, Callable[[], object]] = {}
+        for kind in ("eager", "compiled"):
+            systems[f"plain, {kind}"] = plain_pass(x[: 10 * batch], y[: 10 * batch], dtype, kind == "compiled")
+        for name in ("mean", "fairmean", "term", "krum", "fairmean+krum"):
+            training = Training(lr=0.01, batch=batch, rounds=10_000)
+            model = build("resnet18", (3, 32, 32), 10, 0)
+            run = Simulator(fed, model, method(name), training, device=device, precision=PRECISIONS[dtype])
+            systems[name] = partial(next, Fleet([run]).rounds(0, 10_000, lambda t: False, lambda t: False))
+        times: dict[str, list[float]] = {name: [] for name in systems}
+        for _ in range(turns):
+            for name, one in systems.items():
+                one()
+                each = [seconds(one) * 1e3 for _ in range(rounds)]
+                times[name].append(statistics.median(each))
+        for name, values in times.items():
+            base = times["plain, compiled"]
+            ratios = sorted(value / other for value, other in zip(values, base, strict=True))
+            row = {"dtype": dtype, "system": name, "ms": statistics.median(values), "low": min(values)}
+            row |= {"high": max(values), "ratio": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]}
+            found.append(row)
+            print(row, flush=True)
+    return found
+
+
+def plain_pass(x: Tensor, y: Tensor, dtype: str, compiled: bool) -> Callable[[], object]:
+    """One forward and backward pass of the same model over all images, as PyTorch does it, in its fastest setting."""
+    model = build("resnet18", (3, 32, 32), 10, 0).to(x.device).to(memory_format=torch.channels_last)
+    precision = PRECISIONS[dtype]
+
+    def losses(images: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, dtype=precision.storage, enabled=precision.mixed):
+            return F.cross_entropy(model(images).float(), y)
+
+    known = torch.compile(losses, mode="max-autotune" if x.is_cuda else "default") if compiled else losses
+
+    def one() -> None:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if precision.tf32 else "highest")
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=precision.tf32):
+            known(x).backward()
+        torch.set_float32_matmul_precision(before)
+        model.zero_grad(set_to_none=True)
+
+    for _ in range(4):
+        one()
+    return one
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("ceilings", "study", "equal", "precision", "cnn", "local"))
+    parser.add_argument("part", choices=("ceilings", "study", "equal", "precision", "cnn", "local", "resnet"))
     parser.add_argument("settings", nargs="*", metavar="key=value")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for the CSV file")
     arguments = parser.parse_args()
@@ -247,6 +311,7 @@ def main() -> None:
             "precision": lambda: precision(settings, folder),
             "cnn": lambda: cnn(settings),
             "local": lambda: local(settings),
+            "resnet": lambda: resnet(settings),
         }
         rows = parts[arguments.part]()
     for row in rows if len(rows) <= 60 else []:

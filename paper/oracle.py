@@ -8,18 +8,25 @@ run beside it; only the poisoned clients never take part.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fairmean.engine import Simulator
 from fairmean.engine.participation import Clients, Losses, Uniform
+from fairmean.engine.server import Server
+from fairmean.engine.simulator import on
 from fairmean.errors import Diverged
 from fairmean.experiments.building import build_simulator
 from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import resolve
 from fairmean.experiments.metrics import finished
+from fairmean.rules.context import Context, Means
+from fairmean.rules.scales import Scale
 
 LABEL = "oracle: {method}, poisoned dropped"
 
@@ -64,4 +71,26 @@ def oracle(settings: Mapping[str, Any]) -> dict[str, Any]:
 def told(simulator: Simulator) -> Simulator:
     """The same simulator, which never asks a poisoned client."""
     simulator.present = RegularAlone(simulator.present, simulator.federation.regular)
+    return simulator
+
+
+@dataclass(frozen=True, eq=False)
+class RegularOnly(Scale):
+    """s_i = 1 for regular clients and 0 for poisoned ones, who are out of every round."""
+
+    simple: ClassVar[bool] = False
+    regular: Tensor | None = None
+
+    def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
+        assert self.regular is not None
+        return self.regular[context.clients].to(losses.dtype)
+
+
+def told_in_a_fleet(simulator: Simulator) -> Simulator:
+    """The same for a run that advances together with others, where all have the same participants: the rule is Mean."""
+    federation, device = simulator.federation, simulator.w.device
+    regular = torch.from_numpy(federation.regular).to(device)
+    simulator.method = replace(simulator.method, scale=RegularOnly(regular=regular))
+    simulator.server = Server(simulator.method, simulator.server.optimiser)
+    simulator.memory = on(simulator.method.memory(federation.clients, federation.classes), device)
     return simulator

@@ -1,6 +1,7 @@
 """The study of fairmean-recess: paired draws, an oracle beside the methods, and what clients measured of themselves.
 
     python -m paper.recess run PART --draws 20     appends to results/recess.csv what is not there yet
+    python -m paper.recess run PART --together 31  the same on a GPU, where so many runs advance together
     python -m paper.recess steps                   a step size for each method of the part 'tuned', on other draws
     python -m paper.recess show                    the tables
     python -m paper.recess write                   the same, into docs/recess.md
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from fairmean.data.federation import Federation
 from fairmean.engine import Simulator
+from fairmean.engine.fleet.fleet import Fleet
 from fairmean.experiments.building import build_federation, build_simulator
 from fairmean.experiments.config import Config, gather, parse
 from fairmean.experiments.identity import resolve
@@ -36,7 +38,7 @@ from fairmean.experiments.statistics import Difference, holm, paired
 from fairmean.rules.context import Context, Means
 from fairmean.rules.recess import FairMeanRecess
 from fairmean.rules.round import State
-from paper.oracle import told
+from paper.oracle import told, told_in_a_fleet
 
 RESULTS = Path(__file__).parents[1] / "results"
 FILE, STEPS = RESULTS / "recess.csv", RESULTS / "recess-steps.csv"
@@ -68,10 +70,13 @@ def _attacks(more: Mapping[str, Any], attacks: Sequence[str] = ATTACKS) -> dict[
     return {attack: SMALL | {"attack.name": attack} | dict(more) for attack in attacks}
 
 
-FULL = {"train.batch": 0, "train.rounds": 2000, "train.lr": 0.4, "train.schedule": "exponential"}
+FULL: dict[str, Any] = {
+    "train.batch": 0, "train.rounds": 2000, "train.lr": 0.4, "train.schedule": "exponential", "train.lr_decay": 0.999,
+    "train.dtype": "bfloat16",
+}  # fmt: skip
 CIFAR: dict[str, Any] = {
     "data.name": "cifar10", "model.name": "cnn", "train.batch": 256, "train.rounds": 1200, "train.lr": 0.2,
-    "train.schedule": "exponential", "train.lr_decay": 0.999,
+    "train.schedule": "exponential", "train.lr_decay": 0.999, "train.dtype": "bfloat16",
 }  # fmt: skip
 ABLATIONS = (
     f"{RECESS}:begin=0.69:until=0.6901",  # no recess to speak of
@@ -119,7 +124,9 @@ PARTS = {
     ),
     "tuned": Part(_attacks({}, ("none", "pairwise")), COMPARED, 18_000),
     "full-batch": Part(_attacks(FULL), COMPARED, 15_000),
+    "full-batch-0.5": Part(_attacks({**FULL, "partition.alpha": 0.5}), COMPARED, 15_000),
     "cifar10": Part(_attacks(CIFAR), COMPARED, 16_000),
+    "cifar10-0.5": Part(_attacks({**CIFAR, "partition.alpha": 0.5}), COMPARED, 16_000),
 }  # fmt: skip
 REVISED = ("mean", ORACLE, RECESS, HIGHER)
 HARDER = ("half of the labels", "look-alike", "confused", STALE)
@@ -190,35 +197,76 @@ def one(
     setting: Mapping[str, Any], spec: str, seed: int, lies: bool = False, like: Federation | None = None
 ) -> tuple[dict[str, Any], Federation]:
     """Train to the end; figures of the regular clients, and what all clients measured. ``like`` saves reading data."""
-    config = configured(setting, spec, seed)
-    simulator = build_simulator(config, build_federation(config, like=like))
-    regular = simulator.federation.regular
-    if spec == ORACLE:
-        simulator = told(simulator)
-    if lies:
-        simulator = stale(simulator)
+    simulator = prepared(setting, spec, seed, lies, like)
     began = time.perf_counter()
     for t in range(simulator.training.rounds):
         simulator.step(t)
-    seconds = time.perf_counter() - began
-    figures = summarise(simulator.evaluate()[0], regular)
+    return row_of(simulator, simulator.evaluate()[0], time.perf_counter() - began), simulator.federation
+
+
+def prepared(
+    setting: Mapping[str, Any],
+    spec: str,
+    seed: int,
+    lies: bool = False,
+    like: Federation | None = None,
+    fleet: bool = False,
+) -> Simulator:
+    """The run of a method in a setting, before its first round."""
+    config = configured(setting, spec, seed)
+    simulator = build_simulator(config, build_federation(config, like=like))
+    if spec == ORACLE:
+        simulator = told_in_a_fleet(simulator) if fleet else told(simulator)
+    return stale(simulator) if lies else simulator
+
+
+def row_of(simulator: Simulator, accuracies: Any, seconds: float) -> dict[str, Any]:
+    """What is kept of a run that has ended."""
+    regular = simulator.federation.regular
+    figures = summarise(accuracies, regular)
     shown = {name: [round(value, 4) for value in values.tolist()] for name, values in simulator.shown().items()}
-    row = {
+    return {
         **{metric: round(figures[metric], 4) for metric in METRICS},
         "seconds": round(seconds, 2),
         "poisoned": json.dumps(np.flatnonzero(~regular).tolist()),
         **{name: json.dumps(shown.get(name, [])) for name in ("excess", "trust")},
     }
-    return row, simulator.federation
 
 
-def run(names: Sequence[str], draws: int, only: Sequence[str] = ()) -> None:
-    """Everything of these parts, or ``only`` some of their settings, that is not in the file yet, draw after draw."""
-    done = {(row["part"], row["setting"], row["method"], int(row["seed"])) for row in read(FILE)}
-    like: dict[str, Federation] = {}
-    oracles: dict[str, dict[str, Any]] = {}  # the poisoned clients never take part, so how they lie does not matter
-    for k in range(draws):
-        for name in names:
+Key = tuple[str, str, str, int]
+"""Part, setting, method and draw."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run that is not in the file yet. ``same``: what runs of the oracle have in common that are one and the same."""
+
+    key: Key
+    settings: Mapping[str, Any]
+    lies: bool
+    same: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """So many draws of some parts, or ``only`` some of their settings and ``methods``; rows go to the end of a file."""
+
+    parts: Sequence[str]
+    draws: int
+    only: Sequence[str] = ()
+    methods: Sequence[str] = ()
+    file: Path | None = None
+
+    def keep(self, key: Key, row: Mapping[str, Any]) -> None:
+        append(self.file or FILE, FIELDS, dict(zip(FIELDS, key, strict=False)) | dict(row))
+
+
+def wanted(asked: Asked) -> Iterator[Wanted]:
+    """What is asked for and not in the file, draw after draw."""
+    done = {(row["part"], row["setting"], row["method"], int(row["seed"])) for row in read(asked.file or FILE)}
+    only, methods = asked.only, asked.methods
+    for k in range(asked.draws):
+        for name in asked.parts:
             part = PARTS[name]
             steps = chosen_steps() if name == "tuned" else {}
             for setting, settings in part.settings.items():
@@ -226,19 +274,71 @@ def run(names: Sequence[str], draws: int, only: Sequence[str] = ()) -> None:
                     continue
                 for method in part.methods:
                     key = (name, setting, method, part.first + k)
-                    if key in done or (method == ORACLE and settings["attack.name"] == "none"):
+                    idle = method == ORACLE and settings["attack.name"] == "none"
+                    if key in done or idle or (methods and method not in methods):
                         continue
                     own = {"train.lr": steps[method]} if steps else {}
                     same = json.dumps([{**settings, "attack.name": "", "attack.rho": 1}, part.first + k])
-                    if method == ORACLE and same in oracles:
-                        row = oracles[same]
-                    else:
-                        data = str(settings["data.name"])
-                        wanted = {**settings, **own}
-                        row, like[data] = one(wanted, method, part.first + k, setting == STALE, like.get(data))
-                    if method == ORACLE:
-                        oracles[same] = row
-                    append(FILE, FIELDS, dict(zip(FIELDS, key, strict=False)) | row)
+                    yield Wanted(key, {**settings, **own}, setting == STALE, same)
+
+
+def run(asked: Asked) -> None:
+    """One run after the other."""
+    like: dict[str, Federation] = {}
+    oracles: dict[str, dict[str, Any]] = {}  # the poisoned clients never take part, so how they lie does not matter
+    for one_wanted in wanted(asked):
+        _, _, method, seed = one_wanted.key
+        if method == ORACLE and one_wanted.same in oracles:
+            row = oracles[one_wanted.same]
+        else:
+            data = str(one_wanted.settings["data.name"])
+            row, like[data] = one(one_wanted.settings, method, seed, one_wanted.lies, like.get(data))
+        if method == ORACLE:
+            oracles[one_wanted.same] = row
+        asked.keep(one_wanted.key, row)
+
+
+def run_together(asked: Asked, most: int) -> None:
+    """The same, where up to ``most`` runs advance together; their seconds are the time of all over their number.
+
+    An oracle is computed under one attack, and its row stands for the others, too.
+    """
+    waves: list[list[Wanted]] = [[]]
+    others: dict[str, list[Key]] = {}
+    for one_wanted in wanted(asked):
+        if one_wanted.key[2] == ORACLE:
+            others.setdefault(one_wanted.same, []).append(one_wanted.key)
+            if len(others[one_wanted.same]) > 1:
+                continue
+        wave = waves[-1]
+        if len(wave) >= most or (wave and wave[0].settings["train.rounds"] != one_wanted.settings["train.rounds"]):
+            waves.append(wave := [])
+        wave.append(one_wanted)
+    like: dict[str, Federation] = {}
+    for wave in waves:
+        began = time.perf_counter()
+        simulators = []
+        for one_wanted in wave:
+            _, _, method, seed = one_wanted.key
+            data = str(one_wanted.settings["data.name"])
+            built = prepared(one_wanted.settings, method, seed, one_wanted.lies, like.get(data), fleet=True)
+            simulators.append(built)
+            like[data] = built.federation
+        if not simulators:
+            continue
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            fleet = Fleet(simulators)
+            for _ in fleet.rounds(0, simulators[0].training.rounds, lambda t: False, lambda t: False):
+                pass
+            accuracies = fleet.evaluate()
+        seconds = (time.perf_counter() - began) / len(wave)
+        for one_wanted, simulator, (accuracy, _) in zip(wave, simulators, accuracies, strict=True):
+            row = row_of(simulator, accuracy, seconds)
+            for key in others[one_wanted.same] if one_wanted.key[2] == ORACLE else [one_wanted.key]:
+                asked.keep(key, row)
+        last = wave[-1].key
+        print(f"{last[0]} {last[3]}: {len(wave)} runs, {seconds * len(wave):.1f} s", flush=True)
+        del fleet, simulators
 
 
 def choose_steps() -> None:
@@ -360,13 +460,20 @@ def main() -> int:
     running.add_argument("parts", nargs="+", choices=PARTS)
     running.add_argument("--draws", type=int, default=10)
     running.add_argument("--only", action="append", default=[], metavar="SETTING", help="may be given several times")
+    running.add_argument("--method", action="append", default=[], metavar="METHOD", help="likewise")
+    running.add_argument("--together", type=int, default=0, metavar="N", help="so many runs advance together")
+    running.add_argument("--file", type=Path, help="append to another file, with rows like those of results/recess.csv")
     verbs.add_parser("steps")
     verbs.add_parser("show")
     verbs.add_parser("write")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.verb == "run":
-        run(arguments.parts, arguments.draws, arguments.only)
+        asked = Asked(arguments.parts, arguments.draws, arguments.only, arguments.method, arguments.file)
+        if arguments.together:
+            run_together(asked, arguments.together)
+        else:
+            run(asked)
     elif arguments.verb == "steps":
         choose_steps()
     elif arguments.verb == "write":

@@ -51,13 +51,29 @@ def test_a_table_for_every_part(monkeypatch, tmp_path):
     monkeypatch.setattr(
         recess, "PARTS", {"small": recess.Part({"pairwise": TINY}, ("mean", "oracle", "fairmean-recess"), 3)}
     )
-    recess.run(["small"], 3)
-    recess.run(["small"], 3)  # what is there is not made again
+    recess.run(recess.Asked(["small"], 3))
+    recess.run(recess.Asked(["small"], 3))  # what is there is not made again
     rows = recess.read(tmp_path / "recess.csv")
     assert len(rows) == 9
     text = "\n".join(recess.show(rows))
     assert "**small**" in text
     assert text.count("| pairwise |") == 3
+
+
+def test_runs_that_advance_together_have_the_same_rows(monkeypatch, tmp_path):
+    attacks = {name: {**TINY, "attack.name": name, "train.dtype": "float64"} for name in ("pairwise", "adaptive")}
+    parts = {"few": recess.Part(attacks, ("mean", recess.ORACLE, "fairmean-recess", "fednoro:warm=5"), 3)}
+    monkeypatch.setattr(recess, "PARTS", parts)
+    files = [tmp_path / name for name in ("alone.csv", "together.csv")]
+    recess.run(recess.Asked(["few"], 2, file=files[0]))
+    recess.run_together(recess.Asked(["few"], 1, file=files[1]), 5)
+    recess.run_together(recess.Asked(["few"], 2, file=files[1]), 5)
+    alone, together = (
+        sorted(({**row, "seconds": ""} for row in recess.read(file)), key=lambda row: str(row.values()))
+        for file in files
+    )
+    assert len(alone) == 16
+    assert together == alone
 
 
 def test_the_page_has_the_tables_of_the_stored_rows():

@@ -126,6 +126,8 @@ def test_local_training_together_equals_alone(length, names, device, local_on_cp
     assert [type(part) for part, _ in fleet.parts] == [LocalStack]
     assert fleet.parts[0][0].pooled == (names != "sees messages")
     done = advance(fleet, 4)
+    if device == "cuda":  # batches are as long in every round, unless who takes part differs
+        assert (fleet.parts[0][0]._graph is not None) == (length != "proximal" and names != "sees losses")
     for simulator, step, (rule, fed, lr) in zip(group, done[-1].steps, pairs, strict=True):
         alone, last = simulate(fed, rule, 4, lr=lr, **known)
         assert (simulator.w - alone.w).norm() <= 1e-9 * alone.w.norm(), rule.name
@@ -134,6 +136,17 @@ def test_local_training_together_equals_alone(length, names, device, local_on_cp
             np.testing.assert_allclose(step.weights, last.weights.cpu(), rtol=1e-6, atol=1e-9)
         for key, value in alone.memory.items():
             torch.testing.assert_close(simulator.memory[key].to(value), value, rtol=1e-9, atol=1e-12)
+
+
+def test_a_plan_is_made_once_for_batches_of_the_same_lengths(local_on_cpu):
+    fed = draws()[0]
+    for length, made in (("epochs", 1), ("momentum", 1), ("proximal", 3)):  # there clients take turns, and sizes differ
+        stack = Fleet([simulate(fed, METHODS["mean"], 0, **LOCAL[length])[0] for _ in range(2)]).parts[0][0]
+        plans = []
+        for t in range(3):
+            stack.launch(t)
+            plans += [stack._plan] if stack._plan not in plans else []
+        assert len(plans) == made, length
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fairmean.engine.batch import Batch
 from fairmean.engine.cohort import Gathered, WithProducts
 from fairmean.engine.descent import descend, flattened
 from fairmean.engine.fleet.stack_net import StackedNet
-from fairmean.engine.fleet.stack_samples import Rows
+from fairmean.engine.fleet.stack_samples import Present, Rows
 from fairmean.engine.fleet.vmapped_rule import (
     Mapped,
     coefficients,
@@ -179,7 +179,7 @@ class Stack:
         rows = self._rows(self._feed(t, self._clients))
         self._rounds += 1
         graphable = self._stream is not None and self._graphable
-        if graphable and self._rounds > 1 and (self._graph is not None or self._capture(rows)):
+        if graphable and self._rounds > 1 and (self._graph is not None or self._capture(lambda: self._round(rows))):
             self._graph.replay()
             assert self._record is not None
             return self._record
@@ -219,17 +219,17 @@ class Stack:
             return losses, weights
         return losses, self._decide(losses, gradients, rows)
 
-    def _decide(self, losses: Tensor, gradients: Tensor, rows: Rows) -> Tensor:
+    def _decide(self, losses: Tensor, gradients: Tensor, present: Present) -> Tensor:
         """The steps of rules that see gradients (runs × clients × d), but for those that must look at numbers."""
         weights = torch.zeros_like(losses)
-        self._gradients, self._last = gradients, rows
+        self._gradients, self._last = gradients, present
         for group in self.groups:
             if group.together:
                 mine = group.runs
-                rounds = whole_rounds(group.server, self._context(rows), self._access())
-                known = (gradients[mine], losses[mine], group.means, self._memory(group, rows), group.state)
+                rounds = whole_rounds(group.server, self._context(present), self._access())
+                known = (gradients[mine], losses[mine], group.means, self._memory(group, present), group.state)
                 direction, weights[mine], state, memory = rounds(*known, self._lr[mine])
-                group.keep(state, memory, rows.ids)
+                group.keep(state, memory, present.ids)
                 descend(self.W[mine], direction, self._lr[mine, None])
             elif group.by_gram:
                 group.gram = torch.func.vmap(gram)(gradients[group.runs])
@@ -251,17 +251,17 @@ class Stack:
         """A rule on inner products, on the host, which is faster there; then one step for all its runs."""
         assert self._gradients is not None
         assert group.gram is not None
-        mine, rows, server = group.runs, self._last, group.server
+        mine, present, server = group.runs, self._last, group.server
         products = torch.cat([group.gram, losses[mine, None]], 1).cpu()
         means = on(group.means, "cpu")
-        everybody = Context(self._t.cpu(), self.training.rounds, rows.host_ids, rows.host_sizes)
+        everybody = Context(self._t.cpu(), self.training.rounds, present.host_ids, present.host_sizes)
         each = []
         for r, (simulator, one) in enumerate(zip(group.simulators, products, strict=True)):
             own = {key: value[r] for key, value in means.items()}
             rule, optimiser, broadcast = simulator.state
             context, broadcast = everybody, on(broadcast, "cpu")
             if group.method.remembers:
-                memory = {key: value.cpu()[rows.host_ids] for key, value in simulator.memory.items()}
+                memory = {key: value.cpu()[present.host_ids] for key, value in simulator.memory.items()}
                 context = replace(everybody, memory=memory, broadcast=broadcast)
             lr = simulator.training.step_size(self._round_number)
             state = ServerState(on(rule, "cpu"), {}, broadcast)
@@ -269,7 +269,7 @@ class Stack:
             assert weighed.coefficients is not None
             each.append(weighed.coefficients)
             new = ServerState(weighed.rule, optimiser, weighed.broadcast)
-            group.adopt(simulator, new, weighed.memory, rows.ids)
+            group.adopt(simulator, new, weighed.memory, present.ids)
         weights[mine] = torch.stack(each).to(self.device)
         directions = torch.bmm(weights[mine].to(self.dtype)[:, None], self._gradients[mine])[:, 0]
         for r, simulator in enumerate(group.simulators):
@@ -296,15 +296,15 @@ class Stack:
             if update.weights is not None:
                 weights[r] = update.weights
 
-    def _coefficients(self, losses: Tensor, rows: Rows) -> Tensor:
+    def _coefficients(self, losses: Tensor, present: Present) -> Tensor:
         """c (runs × clients) with d = Σ c_i g_i."""
-        parts, self._last_ids = [], rows.ids
+        parts, self._last_ids = [], present.ids
         for group in self.groups:
-            mine, one = group.runs, coefficients(group.server, self._context(rows))
-            known = (losses[mine], group.means, self._memory(group, rows), group.state)
+            mine, one = group.runs, coefficients(group.server, self._context(present))
+            known = (losses[mine], group.means, self._memory(group, present), group.state)
             lr = self._lr[mine] if group.together else self._lr[mine].cpu()
             c, state, memory = group.every(one)(*known, lr)
-            group.keep(state, memory, rows.ids)
+            group.keep(state, memory, present.ids)
             parts.append(c)
         return torch.cat(parts)
 
@@ -363,15 +363,15 @@ class Stack:
         every: Mapped = torch.func.vmap(one) if group.mapped else run_by_run(one)
         return every(logits, y, self._memory(group, rows), group.state.broadcast)
 
-    def _context(self, rows: Rows) -> Context:
+    def _context(self, present: Present) -> Context:
         """What clients of all runs know alike."""
-        return Context(self._t, self.training.rounds, rows.ids, rows.sizes)
+        return Context(self._t, self.training.rounds, present.ids, present.sizes)
 
-    def _memory(self, group: Group, rows: Rows) -> State:
+    def _memory(self, group: Group, present: Present) -> State:
         """Of the clients of the round."""
         if self._everyone or not group.memory:
             return group.memory
-        return {key: value[:, rows.ids] for key, value in group.memory.items()}
+        return {key: value[:, present.ids] for key, value in group.memory.items()}
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -456,19 +456,19 @@ class Stack:
             self._static = rows
         return rows
 
-    def _capture(self, rows: Rows) -> bool:
+    def _capture(self, round_: Callable[[], tuple[Tensor, Tensor]]) -> bool:
         """Record the round as a graph; without the user's own rules if they do not fit in. False: not at all."""
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-                self._record = self._round(rows)
+                self._record = round_()
         except (RuntimeError, UserCodeError):
             doubtful = [group for group in self.groups if group.together and group.method.is_own]
             for group in doubtful:
                 group.together = False
             if doubtful and not self.pooled:
-                return self._capture(rows)
+                return self._capture(round_)
             self._graphable = False
             return False
         self._graph = graph

@@ -15,7 +15,17 @@ from fairmean.engine.batch import Batch
 
 
 @dataclass(frozen=True)
-class Rows:
+class Present:
+    """The clients of a round, and the numbers of samples that each of them has in all."""
+
+    sizes: Tensor
+    ids: Tensor
+    host_sizes: Tensor
+    host_ids: Tensor
+
+
+@dataclass(frozen=True)
+class Rows(Present):
     """The samples of a round, client after client, with labels for every run."""
 
     x: Tensor
@@ -26,10 +36,6 @@ class Rows:
     owner: Tensor
     inverse: Tensor
     lengths: Tensor
-    sizes: Tensor
-    ids: Tensor
-    host_sizes: Tensor
-    host_ids: Tensor
     minus_one: Tensor
     padded: Tensor | None
 
