@@ -37,7 +37,7 @@ from fairmean.experiments.building import build_federation, build_simulator
 from fairmean.experiments.config import gather, literal, parse
 from fairmean.experiments.identity import resolve
 from fairmean.models import build
-from fairmean.rules.named import named_methods
+from fairmean.rules.named import named_methods, parse_method
 
 STUDY = [
     "mean",
@@ -66,10 +66,11 @@ Rows = list[dict[str, Any]]
 
 
 def seconds(run: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait()
     start = time.perf_counter()
     run()
-    torch.cuda.synchronize()
+    wait()
     return time.perf_counter() - start
 
 
@@ -249,10 +250,10 @@ def resnet(settings: dict[str, Any]) -> Rows:
         systems: dict[str, Callable[[], object]] = {}
         for kind in ("eager", "compiled"):
             systems[f"plain, {kind}"] = plain_pass(x[: 10 * batch], y[: 10 * batch], dtype, kind == "compiled")
-        for name in ("mean", "fairmean", "term", "krum", "fairmean+krum"):
+        for name in ("mean", "fairmean", "term", "rfa", "krum:f=2"):
             training = Training(lr=0.01, batch=batch, rounds=10_000)
             model = build("resnet18", (3, 32, 32), 10, 0)
-            run = Simulator(fed, model, method(name), training, device=device, precision=PRECISIONS[dtype])
+            run = Simulator(fed, model, parse_method(name), training, device=device, precision=PRECISIONS[dtype])
             systems[name] = partial(next, Fleet([run]).rounds(0, 10_000, lambda t: False, lambda t: False))
         times: dict[str, list[float]] = {name: [] for name in systems}
         for _ in range(turns):
