@@ -1,9 +1,10 @@
-"""The kernels of convolutions and dropout in Triton's interpreter, without a GPU.
+"""The kernels of convolutions, normalisation and dropout in Triton's interpreter, without a GPU.
 
 TRITON_INTERPRET=1 python -m pytest tests/engine/test_kernels.py, where Triton is installed.
 """
 
 import os
+from copy import deepcopy
 
 import pytest
 import torch
@@ -18,12 +19,14 @@ from fairmean.engine.kernels import conv_pool_small as squares
 from fairmean.engine.kernels import conv_weight_grad as taps
 from fairmean.engine.kernels.conv_pool import PooledConv
 from fairmean.engine.kernels.dropout import FusedDropout
+from fairmean.engine.kernels.norm import FusedBlock, FusedNorm
 from fairmean.engine.kernels.pool import pool, unpool
 from fairmean.engine.kernels.swap import accelerate
 from fairmean.engine.layers.hooks import Capture
 from fairmean.engine.net import Net
 from fairmean.engine.precision import Precision
-from fairmean.models import Dropout
+from fairmean.models import Dropout, images
+from fairmean.models.images import Block
 
 HALF = Precision(torch.float32, torch.float16)
 BOUNDS = ([0, 2, 4, 6], [0, 1, 4, 7])
@@ -95,3 +98,53 @@ def test_gradients_of_clients_can_be_captured(image, sides):
     accelerate(model, HALF)
     assert isinstance(model[0], PooledConv)
     assert Capture(Net(model, precision=HALF)).fits(torch.randn(4, 3, image, image))
+
+
+NORMS = [(64, 32, 8, True, False), (64, 32, 7, True, True), (128, 32, 5, False, False), (32, 8, 6, False, True)]
+
+
+@pytest.mark.parametrize(("channels", "groups", "side", "relu", "shortcut"), NORMS)
+def test_normalisation(channels, groups, side, relu, shortcut):
+    """With what follows it, and the gradients of γ and β for every image."""
+    plain = nn.GroupNorm(groups, channels)
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter)
+    x, more = (
+        torch.randn(3, channels, side, side).contiguous(memory_format=torch.channels_last).requires_grad_()
+        for _ in range(2)
+    )
+    fused, given = FusedNorm.like(plain, relu), (x, more) if shortcut else (x,)
+    assert fused._block(*given, *([] if shortcut else [None]))
+    value = plain(x) + more if shortcut else plain(x)
+    exact = torch.relu(value) if relu else value
+    ours, delta = fused(*given), torch.randn_like(exact)
+    near(ours, exact)
+    for found, right in zip(
+        torch.autograd.grad(ours, [*given, *fused.parameters()], delta),
+        torch.autograd.grad(exact, [*given, *plain.parameters()], delta, retain_graph=True),
+        strict=True,
+    ):
+        near(found, right)
+    fused.capturing = True
+    torch.autograd.grad(fused(*given), x, delta)
+    for k in range(3):
+        _, *right = torch.autograd.grad(exact[k], [x, *plain.parameters()], delta[k], retain_graph=True)
+        for found, one in zip(fused.kept, right, strict=True):
+            near(found[k], one)
+
+
+def test_gradients_of_clients_of_a_residual_network(monkeypatch):
+    monkeypatch.setattr(images, "_GROUPS", 4)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.GroupNorm(4, 8), nn.ReLU(), Block(8, 16, 2), nn.Flatten())
+    plain = deepcopy(model)
+    accelerate(model, Precision(torch.float32, torch.float32))
+    assert [type(part) for part in model[1:4]] == [FusedNorm, nn.Identity, FusedBlock]
+    assert list(dict(model.named_parameters())) == list(dict(plain.named_parameters()))
+    x = torch.randn(4, 3, 10, 10).contiguous(memory_format=torch.channels_last)
+    near(model(x), plain(x))
+    net = Net(model)
+    capture = Capture(net)
+    assert capture.fits(x)
+    assert not capture._plain
+    frozen = nn.Sequential(FusedNorm.like(nn.GroupNorm(4, 8), relu=True), nn.Conv2d(8, 2, 3), nn.Flatten())
+    assert Capture(Net(frozen)).fits(torch.randn(4, 8, 6, 6))  # nothing below the normalisation is trained

@@ -12,6 +12,7 @@ from torch import Tensor
 from fairmean.rules.mixing import squared_distances
 
 _BLOCKS = 64
+_WIDE = 2**13  # columns of a block, on a GPU, where there are more
 _FEW = 64  # up to so many clients, the Gram matrix costs next to nothing
 
 
@@ -105,9 +106,10 @@ def _exact(gradients: Tensor) -> Tensor:
     Exactly symmetric, so that two clients nearest to each other tie, whatever the rounding.
     """
     n, d = gradients.shape
-    width = -(-d // _BLOCKS)
-    padded = F.pad(gradients, (0, _BLOCKS * width - d)).double()
-    blocks = padded.reshape(n, _BLOCKS, width).transpose(0, 1)
+    count = max(_BLOCKS, d // _WIDE) if gradients.is_cuda else _BLOCKS
+    width = -(-d // count)
+    padded = F.pad(gradients, (0, count * width - d)).double()
+    blocks = padded.reshape(n, count, width).transpose(0, 1)
     M = torch.bmm(blocks, blocks.transpose(1, 2)).sum(0)
     return (M + M.T) / 2
 

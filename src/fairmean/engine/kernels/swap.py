@@ -8,9 +8,11 @@ from torch import nn
 
 from fairmean.engine.kernels.conv_pool import PooledConv
 from fairmean.engine.kernels.dropout import FusedDropout
+from fairmean.engine.kernels.norm import FusedBlock, FusedNorm
 from fairmean.engine.kernels.pool import NarrowConv, PooledReLU
 from fairmean.engine.precision import Precision
 from fairmean.models import Dropout
+from fairmean.models.images import Block
 
 
 def accelerate(model: nn.Module, precision: Precision) -> None:
@@ -23,11 +25,17 @@ def accelerate(model: nn.Module, precision: Precision) -> None:
         for i, (child, after) in enumerate(pairwise(list(chain))):
             if type(child) is nn.MaxPool2d and type(after) is nn.ReLU and PooledReLU.takes(child):
                 chain[i], chain[i + 1] = PooledReLU(), nn.Identity()
+            elif type(child) is nn.GroupNorm and type(after) is nn.ReLU and FusedNorm.takes(child):
+                chain[i], chain[i + 1] = FusedNorm.like(child, relu=True), nn.Identity()
     first = next((m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)), None)
     for parent in list(model.modules()):
         following = dict(pairwise(parent._modules)) if type(parent) is nn.Sequential else {}
         for name, child in list(parent.named_children()):
-            if type(child) is Dropout:
+            if type(child) is Block:
+                setattr(parent, name, FusedBlock.like(child) or child)
+            elif type(child) is nn.GroupNorm and FusedNorm.takes(child) and type(parent) is not Block:
+                setattr(parent, name, FusedNorm.like(child))
+            elif type(child) is Dropout:
                 setattr(parent, name, FusedDropout.like(child))
             elif type(child) is nn.Conv2d and precision.mixed:
                 pool = parent._modules.get(following.get(name, ""))

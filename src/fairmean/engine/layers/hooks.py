@@ -100,7 +100,7 @@ class Capture:
             own: list[Tensor | None] = [next(deltas) for _ in seen.outputs]  # None for an output that nobody uses
             views = [self._net.rows(out, place) for place in self._places[layer]]
             if not self._by_rule(layer, seen, own, bounds, views):
-                with self._as_in_the_pass():
+                with self._as_in_the_pass(), _not_capturing(layer):
                     by_autograd(layer, seen.inputs, own, bounds, views)
         for place, trained in enumerate(self._net.trained):
             if not trained:
@@ -112,7 +112,8 @@ class Capture:
         """Whether the layer has a rule that served."""
         rule, (arguments, named) = rule_of(layer), seen.inputs
         delta = deltas[0] if len(deltas) == 1 else None
-        if rule is None or layer in self._plain or named or len(arguments) != 1 or delta is None:
+        more = named or (len(arguments) != 1 and not hasattr(layer, "capturing"))  # such a layer knows the rest
+        if rule is None or layer in self._plain or more or delta is None:
             return False
         try:
             rule(layer, arguments[0], delta, bounds, out)
@@ -126,6 +127,19 @@ class Capture:
         if not self._net.precision.mixed:
             return nullcontext()
         return torch.autocast(self._net.flat.device.type, dtype=self._net.precision.storage, cache_enabled=False)
+
+
+@contextmanager
+def _not_capturing(layer: Any) -> Iterator[None]:
+    """Inside, a layer that keeps its gradients for clients gives them like any other."""
+    captures = getattr(layer, "capturing", False)
+    if captures:
+        layer.capturing = False
+    try:
+        yield
+    finally:
+        if captures:
+            layer.capturing = True
 
 
 def _two(x: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairmean.engine.kernels.norm import FusedNorm
 from fairmean.engine.layers.registry import register_layer, sum_rows
 
 
@@ -23,3 +24,12 @@ def group_norm(layer: nn.GroupNorm, x: Tensor, delta: Tensor, bounds: list[int],
     normalised = F.group_norm(x.to(out[0].dtype), layer.num_groups, eps=layer.eps)
     for values, view in zip((delta * normalised, delta), out, strict=False):
         sum_rows(values.reshape(len(x), layer.num_channels, -1).sum(2), bounds, view)
+
+
+@register_layer(FusedNorm)
+def fused_norm(layer: FusedNorm, x: Tensor, delta: Tensor, bounds: list[int], out: list[Tensor]) -> None:
+    """What the layer's backward pass kept for every image."""
+    if layer.kept is None:
+        raise ValueError("a pass that the kernels did not compute, or that did not go below this layer")
+    for values, view in zip(layer.kept, out, strict=True):
+        sum_rows(values, bounds, view)
