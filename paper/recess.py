@@ -176,8 +176,8 @@ def stale(simulator: Simulator) -> Simulator:
     federation, scale = simulator.federation, simulator.method.scale
     if isinstance(scale, FairMeanRecess):
         counts = federation.class_counts(federation.clean_y)
-        shares = torch.from_numpy(counts / counts.sum(1, keepdims=True))
-        shares[torch.from_numpy(federation.regular)] = torch.nan
+        shares = torch.from_numpy(counts / counts.sum(1, keepdims=True)).to(simulator.w.device)
+        shares[torch.from_numpy(federation.regular).to(shares.device)] = torch.nan
         known = {field.name: getattr(scale, field.name) for field in fields(scale)}
         server = simulator.server
         server.method = replace(simulator.method, scale=StaleShares(**known, told=shares))

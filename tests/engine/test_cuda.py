@@ -13,8 +13,12 @@ from fairmean.data.federation import build
 from fairmean.engine.fleet.fleet import Fleet
 from fairmean.engine.kernels.conv_pool import PooledConv
 from fairmean.engine.kernels.dropout import FusedDropout
+from fairmean.engine.kernels.local_update import add_products
+from fairmean.engine.kernels.norm import FusedNorm
 from fairmean.engine.kernels.pool import NarrowConv, PooledReLU
 from fairmean.engine.kernels.swap import accelerate
+from fairmean.engine.layers.hooks import Capture
+from fairmean.engine.net import Net
 from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.server import ServerState
 from fairmean.engine.simulator import on
@@ -209,3 +213,43 @@ def test_a_rule_that_a_graph_cannot_hold(federation, kind, model, monkeypatch):
     torch.cuda.synchronize()
     for one, other in zip(alone, together, strict=True):
         assert (one.w - other.w).norm() <= 1e-8 * one.w.norm()
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_local_update(precision):
+    """Weights that lie in the rows of a larger matrix, as in a stack; as exact as the precision promises."""
+    models, rows, units, features, runs = 48, 37, 200, 784, 24
+    draw = torch.Generator().manual_seed(0)
+    P, scale = torch.randn(models, 160_000, generator=draw).cuda(), torch.randn(runs, generator=draw).cuda()
+    slope, below = (torch.randn(models, rows, wide, generator=draw).cuda() for wide in (units, features))
+    end = units * features
+    weight, bias = P[:, :end].view(models, units, features), P[:, end : end + units]
+    slopes = slope.double() * scale.double().repeat(models // runs)[:, None, None]
+    steps = torch.bmm(slopes.transpose(1, 2), below.double())
+    exact, exact_bias, rest = weight.double() + steps, bias.double() + slopes.sum(1), P[:, end + units :].clone()
+    add_products(weight, bias, slope, below, scale, PRECISIONS[precision])
+    assert (weight - exact).norm() <= (1e-6 if precision == "float32" else 2e-3) * exact.norm()
+    assert (bias - exact_bias).norm() <= 1e-6 * exact_bias.norm()
+    assert torch.equal(P[:, end + units :], rest)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16"])
+def test_residual_network(dtype):
+    """Gradients of a ResNet-18 with normalisation in one pass, of all clients and of each, beside float64."""
+    precision, draw = PRECISIONS[dtype], torch.Generator().manual_seed(0)
+    x = torch.randn(6, 3, 32, 32, generator=draw).cuda().contiguous(memory_format=torch.channels_last)
+    exact = build_model("resnet18", (3, 32, 32), 10, 1).double().cuda()
+    net = Net(build_model("resnet18", (3, 32, 32), 10, 1), "cuda", precision=precision)
+    assert sum(isinstance(part, FusedNorm) for part in net.model.modules()) == 20
+    capture, rows, got = Capture(net), torch.arange(6, device="cuda"), net.flat.new_empty(3, len(net.flat))
+    assert capture.fits(x)
+    assert not capture._plain
+    with net.passes(), capture.recording():
+        losses = net.logits(x, rows, 0).square().sum(1)
+        capture.gradients(losses, torch.ones_like(losses), [0, 2, 4, 6], got)
+    assert not capture._plain
+    slack = {"float32": 1e-5, "tf32": 2e-2, "bfloat16": 8e-2}[dtype]
+    for k in range(3):
+        right = torch.autograd.grad(exact(x[2 * k : 2 * k + 2].double()).square().sum(), list(exact.parameters()))
+        for i, theirs in enumerate(right):
+            assert (net.view(got[k], i) - theirs).norm() <= slack * theirs.norm()

@@ -19,6 +19,7 @@ from fairmean.engine.kernels import conv_pool_small as squares
 from fairmean.engine.kernels import conv_weight_grad as taps
 from fairmean.engine.kernels.conv_pool import PooledConv
 from fairmean.engine.kernels.dropout import FusedDropout
+from fairmean.engine.kernels.local_update import launch
 from fairmean.engine.kernels.norm import FusedBlock, FusedNorm
 from fairmean.engine.kernels.pool import pool, unpool
 from fairmean.engine.kernels.swap import accelerate
@@ -148,3 +149,17 @@ def test_gradients_of_clients_of_a_residual_network(monkeypatch):
     assert not capture._plain
     frozen = nn.Sequential(FusedNorm.like(nn.GroupNorm(4, 8), relu=True), nn.Conv2d(8, 2, 3), nn.Flatten())
     assert Capture(Net(frozen)).fits(torch.randn(4, 8, 6, 6))  # nothing below the normalisation is trained
+
+
+def test_local_update():
+    """Tiles that do not fit, rows in two parts, a scale for each run."""
+    models, rows, units, features, runs = 6, 37, 70, 150, 3
+    P, scale = torch.randn(models, 20_000), torch.randn(runs)
+    before, end = P.clone(), units * features
+    weight, bias = P[:, :end].view(models, units, features), P[:, end : end + units]
+    slope, below = torch.randn(models, rows, units), torch.randn(models, rows, features)
+    launch(weight, bias, slope, below, scale, "ieee")
+    slope = slope * scale.repeat(models // runs)[:, None, None]
+    near(weight.flatten(1), before[:, :end] + torch.bmm(slope.transpose(1, 2), below).flatten(1))
+    near(bias, before[:, end : end + units] + slope.sum(1))
+    assert torch.equal(P[:, end + units :], before[:, end + units :])

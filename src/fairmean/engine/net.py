@@ -209,21 +209,28 @@ class Net:
 
     def chunk_rows(self, x: Tensor) -> Chunk:
         """How many samples to push through at a time, and the bytes of activations a sample leaves."""
-        seen: dict[int, int] = {}
-
-        def pack(saved: Tensor) -> Tensor:
-            seen[saved.data_ptr()] = saved.numel() * saved.element_size()
-            return saved
-
-        own = {p.data_ptr() for p in self._parameters}
-        sample = self.layout(x[:1].expand(2, *x.shape[1:]).contiguous())
-        rows = torch.arange(2, device=x.device)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
-            F.log_softmax(self.logits(sample, rows, 0), -1)
-        per_sample = max(1, sum(size for at, size in seen.items() if at not in own) // 2)
+        both = self._saved_bytes(x, 2)
+        if self.precision.mixed:  # then copies of the weights are kept, however many samples there are
+            both = self._saved_bytes(x, 4) - both
+        per_sample = max(1, both // 2)
         room = _CUDA_CHUNK if x.device.type == "cuda" else _CPU_CHUNK
         most = 2**20 if x.device.type == "cuda" else 8192
         return Chunk(max(16, min(room // per_sample, most)), per_sample)
+
+    def _saved_bytes(self, x: Tensor, count: int) -> int:
+        """What a forward pass of so many samples keeps for the backward pass."""
+        seen: dict[int, Tensor] = {}
+
+        def pack(saved: Tensor) -> Tensor:
+            seen[saved.data_ptr()] = saved
+            return saved
+
+        own = {p.data_ptr() for p in self._parameters}
+        sample = self.layout(x[:1].expand(count, *x.shape[1:]).contiguous())
+        rows = torch.arange(count, device=x.device)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+            F.log_softmax(self.logits(sample, rows, 0), -1)
+        return sum(saved.numel() * saved.element_size() for at, saved in seen.items() if at not in own)
 
     def _layer_slices(self) -> tuple[slice, ...]:
         spans: dict[str, list[slice]] = {}

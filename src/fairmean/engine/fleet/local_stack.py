@@ -23,6 +23,7 @@ from torch import Tensor
 from fairmean.engine.batch import Batch, Index, LocalBatches
 from fairmean.engine.fleet.stack import Group, Stack
 from fairmean.engine.fleet.stack_samples import Present, Rows
+from fairmean.engine.kernels.local_update import add_products
 from fairmean.engine.paths.stacked_steps import Layers, forward, layers_of, padding
 from fairmean.engine.precision import matmul_tf32
 from fairmean.engine.simulator import Simulator
@@ -82,9 +83,10 @@ class LocalStack(Stack):
         self._models = self.W.new_empty(0)
         self._velocities = self.W.new_empty(0)
         self._plan: Plan | None = None
+        self._next: tuple[int, LocalBatches] | None = None
 
     def _compute(self, t: int) -> tuple[Tensor, Tensor]:
-        steps, known = self.simulators[0].local_batches(t, self._clients), self._plan
+        steps, known = self._batches(t), self._plan
         plan = self._planned(steps, t)
         self._present = Present(
             sizes=plan.sizes,
@@ -96,6 +98,7 @@ class LocalStack(Stack):
             self._graph, self._graphable = None, False
         if self._graph is not None or (self._stream and self._graphable and plan is known and self._captured()):
             self._graph.replay()
+            self._look_ahead(t + 1)
             self._last = self._present
             assert self._record is not None
             return self._record
@@ -121,6 +124,20 @@ class LocalStack(Stack):
 
     def _memory(self, group: Group, present: Present) -> State:
         return {key: value[:, present.ids] for key, value in group.memory.items()}
+
+    def _batches(self, t: int) -> LocalBatches:
+        """The batches of round t, which may have been drawn while the round before was computed."""
+        if self._next is not None and self._next[0] == t:
+            return self._next[1]
+        return self.simulators[0].local_batches(t, self._clients)
+
+    def _look_ahead(self, t: int) -> None:
+        """Shuffle for round t while the device is busy. Who takes part depends on the round alone in a stack."""
+        if t < self.training.rounds:
+            with torch.cuda.stream(torch.cuda.default_stream(self.device)):  # where nothing has to be waited for
+                steps = self.simulators[0].local_batches(t, self.simulators[0].participants(t))
+                assert steps.rows
+            self._next = t, steps
 
     # -- what a round is about ----------------------------------------------------------------------------------------
 
@@ -221,14 +238,14 @@ class LocalStack(Stack):
                 if V is None:
                     if plan.pulled:
                         each.mul_(1 - lr * (decay + proximal)).add_(lr * proximal * self.W)
-                    down = -lr.repeat(len(each), 1)[..., None]
-                    _add_products(parameters, [slope * down for slope in slopes], [x, *hidden])
+                    self._add_products(parameters, slopes, [x, *hidden], -lr[:, 0])
                     continue
                 moves = V[step.first * R :].view(-1, R, d)
                 moves.mul_(momentum)
                 if plan.pulled:
                     moves.addcmul_(each, decay + proximal).sub_(proximal * self.W)
-                _add_products(layers_of(self._net.layers, V[step.first * R :]), slopes, [x, *hidden])
+                velocities = layers_of(self._net.layers, V[step.first * R :])
+                self._add_products(velocities, slopes, [x, *hidden], torch.ones_like(lr[:, 0]))
                 each.addcmul_(moves, lr, value=-1)
         assert losses is not None
         moved = P.view(n, R, d).transpose(0, 1)
@@ -237,6 +254,11 @@ class LocalStack(Stack):
             for group in self.groups:
                 group.means = {key: value[:, plan.back] for key, value in group.means.items()}
         return losses, (self.W[:, None] - moved).div_(lr[..., None])
+
+    def _add_products(self, into: Layers, slopes: list[Tensor], below: list[Tensor], scale: Tensor) -> None:
+        """Add s δᵀh to every layer's weights, and s Σ δ to its biases, with the scale of each run."""
+        for (weight, bias), slope, h in zip(into, slopes, below, strict=True):
+            add_products(weight, bias, slope, h, scale, self.precision)
 
     def _samples(self, plan: Plan, step: Planned) -> tuple[Rows, Tensor]:
         """What the clients of a step compute on, and their inputs as a table (clients × longest × features)."""
@@ -267,19 +289,11 @@ def _backward(parameters: Layers, hidden: list[Tensor], delta: Tensor) -> list[T
     return slopes[::-1]
 
 
-def _add_products(into: Layers, slopes: list[Tensor], below: list[Tensor]) -> None:
-    """Add δᵀh to every layer's weights, and Σ δ to its biases."""
-    for (weight, bias), slope, h in zip(into, slopes, below, strict=True):
-        torch.baddbmm(weight, slope.transpose(1, 2), h, out=weight)
-        if bias is not None:
-            bias.add_(slope.sum(1))
-
-
 def _room(known: Tensor, rows: int, d: int) -> Tensor:
     """A matrix of this size, in the memory of the last one if it is large enough; products want rows that are aligned.
 
-    A row begins at a multiple of four numbers.
+    A row begins at a multiple of sixteen numbers.
     """
     if known.dim() < 2 or len(known) < rows:
-        known = known.new_empty(rows, -(-d // 4) * 4)[:, :d]
+        known = known.new_empty(rows, -(-d // 16) * 16)[:, :d]
     return known[:rows]

@@ -22,7 +22,7 @@ _LEAST = 8  # channels that it has side by side in memory
 
 
 class FusedNorm(nn.GroupNorm):
-    """Normalisation, a shortcut that is added if there is one, and ReLU if asked for; else than in such cases by PyTorch.
+    """Normalisation, a shortcut that is added if there is one, and ReLU if asked for; by PyTorch where it must be.
 
     While ``capturing``, a backward pass keeps the gradients of γ and β for every image.
     """
@@ -86,8 +86,9 @@ class FusedBlock(nn.Module):
         return new
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.first_norm(self.first(x))
-        out: Tensor = self.second_norm(self.second(inner), self.shortcut(x))
+        parts: Any = self
+        inner = parts.first_norm(parts.first(x))
+        out: Tensor = parts.second_norm(parts.second(inner), parts.shortcut(x))
         return out
 
 

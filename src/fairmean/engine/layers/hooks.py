@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 from fairmean.engine.layers.by_autograd import by_autograd, tensors_of
 from fairmean.engine.layers.registry import rule_of, units
 from fairmean.engine.net import Net
+from fairmean.engine.precision import matmul_tf32
 
 
 class Seen(NamedTuple):
@@ -48,9 +49,12 @@ class Capture:
         places = [place for inside in self._places.values() for place in inside]
         if sorted(places) != list(range(len(list(self._net.model.parameters())))):
             return False  # a parameter that two layers share
-        sample = self._net.layout(_two(x))
-        rows = torch.arange(2, device=x.device)
-        got = torch.zeros(2, len(self._net.flat), device=x.device, dtype=self._net.flat.dtype)
+        with matmul_tf32(False):
+            return self._fits(self._net.layout(_two(x)))
+
+    def _fits(self, sample: Tensor) -> bool:
+        rows = torch.arange(2, device=sample.device)
+        got = torch.zeros(2, len(self._net.flat), device=sample.device, dtype=self._net.flat.dtype)
         try:
             with self.recording():
                 value = self._net.logits(sample, rows, 0).square().flatten(1).sum(1)
