@@ -125,7 +125,7 @@ PARTS = {
     "tuned": Part(_attacks({}, ("none", "pairwise")), COMPARED, 18_000),
     "full-batch": Part(_attacks(FULL), COMPARED, 15_000),
     "full-batch-0.5": Part(_attacks({**FULL, "partition.alpha": 0.5}), COMPARED, 15_000),
-    "cifar10": Part(_attacks(CIFAR), COMPARED, 16_000),
+    "cifar10": Part(_attacks(CIFAR), (*COMPARED, "rfa", "multi-krum:f=2"), 16_000),
     "cifar10-0.5": Part(_attacks({**CIFAR, "partition.alpha": 0.5}), COMPARED, 16_000),
 }  # fmt: skip
 REVISED = ("mean", ORACLE, RECESS, HIGHER)
