@@ -6,7 +6,9 @@
     python benchmarks/gpu.py precision             final accuracies in bfloat16 and tf32 against float32
     python benchmarks/gpu.py cnn                   the CNN on images of CIFAR-10's shape, 10 draws at once
     python benchmarks/gpu.py local                 five local epochs of 10 of 100 clients, MLP, 1 and 24 runs at once
+    python benchmarks/gpu.py local-cnn             the same with the CNN, whose runs follow one another
     python benchmarks/gpu.py resnet                ResNet-18, 10 clients × 64 images, against a plain compiled pass
+    python benchmarks/gpu.py kernels               where the time of some rounds of the last three goes
 
 Each part prints a table and writes it as CSV (--out folder). Settings key=value change the config: train.rounds=20.
 """
@@ -61,6 +63,8 @@ SETTINGS: dict[str, Any] = {
 MLP_FLOP = 6 * 60_000 * 198_800 - 2 * 60_000 * 784 * 200  # no gradient of the inputs
 MLP_BYTES = 12 * 60_000 * 200 * 2 + 2 * 60_000 * 784 * 2 / 24  # each activation as often as it is needed, X per stack
 CNN_FLOP = 2560 * (3 * 2 * (784 * 64 * 75 + 100 * 64 * 1600 + 1600 * 384 + 384 * 192 + 1920) - 2 * 784 * 64 * 75)
+
+PARTS = ("ceilings", "study", "equal", "precision", "cnn", "local", "local-cnn", "resnet", "kernels")
 
 Rows = list[dict[str, Any]]
 
@@ -204,61 +208,71 @@ def spread(steps: Iterator[Any], count: int, together: int) -> dict[str, float]:
 
 def local(settings: dict[str, Any]) -> Rows:
     """W5 of benchmarks/local.py: a round has 25 steps, each of which reads and writes every client's model."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows_each, batch, epochs, rounds = 160, 32, 5, settings.get("train.rounds", 45)
-    random, nothing = torch.Generator().manual_seed(0), np.array([], dtype=np.int64)
-    x = torch.randn(100 * rows_each, 28, 28, generator=random).to(device)
-    y = torch.randint(0, 10, (len(x),), generator=random).to(device)
-    tests = (x[:100], y[:100], y[:100], np.arange(101))
-    fed = Federation(x, y, y, np.arange(101) * rows_each, np.ones(100, bool), *tests, 10, nothing, nothing)
-    training = Training(lr=1e-3, batch=batch, local_epochs=epochs, participation=0.1, rounds=1000)
-    found = []
+    found, fed = [], one_of_ten((28, 28))
     for dtype in ("float32", "tf32"):
         for name in ("mean", "fairmean", "term", "krum"):
             for together in (1, 24):
-                runs = [
-                    Simulator(
-                        fed, build("mlp", (28, 28), 10, 0), method(name), training, device=device,
-                        precision=PRECISIONS[dtype],
-                    )
-                    for _ in range(together)
-                ]  # fmt: skip
+                runs = locally(fed, "mlp", name, dtype, together)
                 models = 10 * together * runs[0].w.nbytes
-                steps = Fleet(runs).rounds(0, rounds, lambda t: False, lambda t: False)
-                for _ in range(4):
-                    next(steps)
-                row = {"dtype": dtype, "method": name, "together": together, **spread(steps, rounds - 5, together)}
-                row |= {"round_ms": row["ms"] * together, "moved_gb": 2 * 25 * models / 1e9}
-                found.append(row)
-                print(row, flush=True)
-                del runs, steps
+                found.append(timed(runs, {"dtype": dtype, "method": name}, settings.get("train.rounds", 45)))
+                found[-1]["moved_gb"] = 2 * 25 * models / 1e9
+                del runs
     return found
+
+
+def local_cnn(settings: dict[str, Any]) -> Rows:
+    """W6: the CNN on images of CIFAR-10's shape, 25 steps of 32 images for each of 10 clients."""
+    fed, found = one_of_ten((3, 32, 32)), []
+    for together, rounds in ((1, 13), (24, 5)):
+        runs = locally(fed, "cnn", "mean", "tf32", together)
+        found.append(timed(runs, {"dtype": "tf32", "method": "mean"}, settings.get("train.rounds", rounds), warm=2))
+    return found
+
+
+def one_of_ten(shape: tuple[int, ...]) -> Federation:
+    """100 clients with 160 random images each; a tenth of them takes part in a round."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    random, nothing = torch.Generator().manual_seed(0), np.array([], dtype=np.int64)
+    x = torch.randn(100 * 160, *shape, generator=random).to(device)
+    if len(shape) == 3:
+        x = x.contiguous(memory_format=torch.channels_last)
+    y = torch.randint(0, 10, (len(x),), generator=random).to(device)
+    tests = (x[:100], y[:100], y[:100], np.arange(101))
+    return Federation(x, y, y, np.arange(101) * 160, np.ones(100, bool), *tests, 10, nothing, nothing)
+
+
+def locally(fed: Federation, model: str, name: str, dtype: str, together: int) -> list[Simulator]:
+    """Runs with five local epochs in batches of 32."""
+    training = Training(lr=1e-3, batch=32, local_epochs=5, participation=0.1, rounds=1000)
+    shape, precision = tuple(fed.x.shape[1:]), PRECISIONS[dtype]
+    return [
+        Simulator(fed, build(model, shape, 10, 0), method(name), training, device=fed.x.device, precision=precision)
+        for _ in range(together)
+    ]
+
+
+def timed(runs: list[Simulator], about: dict[str, Any], rounds: int, warm: int = 4) -> dict[str, Any]:
+    """A row of a table: the time of rounds of these runs together, after some to warm up."""
+    steps = Fleet(runs).rounds(0, rounds, lambda t: False, lambda t: False)
+    for _ in range(warm):
+        next(steps)
+    row = {**about, "together": len(runs), **spread(steps, rounds - warm - 1, len(runs))}
+    row["round_ms"] = row["ms"] * len(runs)
+    print(row, flush=True)
+    return row
 
 
 def resnet(settings: dict[str, Any]) -> Rows:
     """ResNet-18 with GroupNorm: a round of 10 clients × 64 images against plain passes over 640, in turns."""
-    on_gpu = torch.cuda.is_available()
-    device, batch = "cuda" if on_gpu else "cpu", settings.get("train.batch", 64)
-    turns, rounds = (5, 10) if on_gpu else (2, 2)
-    random, nothing = torch.Generator().manual_seed(0), np.array([], dtype=np.int64)
-    x = (
-        torch.randn(10 * 5 * batch, 3, 32, 32, generator=random)
-        .to(device)
-        .contiguous(memory_format=torch.channels_last)
-    )
-    y = torch.randint(0, 10, (len(x),), generator=random).to(device)
-    tests = (x[:10], y[:10], y[:10], np.arange(11))
-    fed = Federation(x, y, y, np.arange(11) * 5 * batch, np.ones(10, bool), *tests, 10, nothing, nothing)
-    found: Rows = []
+    batch, (turns, rounds) = settings.get("train.batch", 64), (5, 10) if torch.cuda.is_available() else (2, 2)
+    fed, found = images_of_ten(batch), []
+    x, y = fed.x[: 10 * batch], fed.y[: 10 * batch]
     for dtype in settings.get("dtypes", "bfloat16 tf32").split():
         systems: dict[str, Callable[[], object]] = {}
         for kind in ("eager", "compiled"):
-            systems[f"plain, {kind}"] = plain_pass(x[: 10 * batch], y[: 10 * batch], dtype, kind == "compiled")
+            systems[f"plain, {kind}"] = plain_pass(x, y, dtype, kind == "compiled")
         for name in ("mean", "fairmean", "term", "rfa", "krum:f=2"):
-            training = Training(lr=0.01, batch=batch, rounds=10_000)
-            model = build("resnet18", (3, 32, 32), 10, 0)
-            run = Simulator(fed, model, parse_method(name), training, device=device, precision=PRECISIONS[dtype])
-            systems[name] = partial(next, Fleet([run]).rounds(0, 10_000, lambda t: False, lambda t: False))
+            systems[name] = residual(fed, name, dtype, batch)
         times: dict[str, list[float]] = {name: [] for name in systems}
         for _ in range(turns):
             for name, one in systems.items():
@@ -272,6 +286,55 @@ def resnet(settings: dict[str, Any]) -> Rows:
             row |= {"high": max(values), "ratio": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]}
             found.append(row)
             print(row, flush=True)
+    return found
+
+
+def images_of_ten(batch: int) -> Federation:
+    """Ten clients with five batches of random images each."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    random, nothing = torch.Generator().manual_seed(0), np.array([], dtype=np.int64)
+    x = torch.randn(10 * 5 * batch, 3, 32, 32, generator=random)
+    x = x.to(device).contiguous(memory_format=torch.channels_last)
+    y = torch.randint(0, 10, (len(x),), generator=random).to(device)
+    tests = (x[:10], y[:10], y[:10], np.arange(11))
+    return Federation(x, y, y, np.arange(11) * 5 * batch, np.ones(10, bool), *tests, 10, nothing, nothing)
+
+
+def residual(fed: Federation, name: str, dtype: str, batch: int) -> Callable[[], object]:
+    """A function that does one round."""
+    training = Training(lr=0.01, batch=batch, rounds=10_000)
+    model, precision = build("resnet18", (3, 32, 32), 10, 0), PRECISIONS[dtype]
+    run = Simulator(fed, model, parse_method(name), training, device=fed.x.device, precision=precision)
+    return partial(next, Fleet([run]).rounds(0, 10_000, lambda t: False, lambda t: False))
+
+
+def kernels(settings: dict[str, Any]) -> Rows:
+    """The kernels that take most of a round's time on the device, by the profiler; five rounds after five others."""
+    batch, fed = settings.get("train.batch", 64), one_of_ten((28, 28))
+    images = images_of_ten(batch)
+    together = locally(fed, "mlp", "mean", "tf32", settings.get("together", 24))
+    rounds: dict[str, Callable[[], object]] = {
+        "W5, mean, tf32": partial(next, Fleet(together).rounds(0, 1000, lambda t: False, lambda t: False)),
+        "ResNet-18, mean, bfloat16": residual(images, "mean", "bfloat16", batch),
+        "ResNet-18, krum, bfloat16": residual(images, "krum:f=2", "bfloat16", batch),
+        "ResNet-18, plain, bfloat16": plain_pass(images.x[: 10 * batch], images.y[: 10 * batch], "bfloat16", True),
+    }
+    found: Rows = []
+    for workload, one in rounds.items():
+        for _ in range(5):
+            one()
+        on_gpu = torch.cuda.is_available()
+        watched = torch.profiler.ProfilerActivity.CUDA if on_gpu else torch.profiler.ProfilerActivity.CPU
+        with torch.profiler.profile(activities=[watched]) as profile:
+            taken = seconds(lambda one=one: [one() for _ in range(5)]) / 5  # type: ignore[misc]
+        times: dict[str, list[float]] = {}
+        for event in profile.key_averages():
+            spent = event.self_device_time_total if on_gpu else event.self_cpu_time_total
+            times.setdefault(event.key[:80], []).append(spent / 5e3)
+        sums = sorted(((sum(each), name) for name, each in times.items()), reverse=True)
+        found.append({"workload": workload, "kernel": "a round, by the clock", "ms": taken * 1e3})
+        found.append({"workload": workload, "kernel": "all kernels", "ms": sum(spent for spent, _ in sums)})
+        found += [{"workload": workload, "kernel": name, "ms": spent} for spent, name in sums[:14]]
     return found
 
 
@@ -302,7 +365,7 @@ def plain_pass(x: Tensor, y: Tensor, dtype: str, compiled: bool) -> Callable[[],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("ceilings", "study", "equal", "precision", "cnn", "local", "resnet"))
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("settings", nargs="*", metavar="key=value")
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for the CSV file")
     arguments = parser.parse_args()
@@ -317,10 +380,12 @@ def main() -> None:
             "precision": lambda: precision(settings, folder),
             "cnn": lambda: cnn(settings),
             "local": lambda: local(settings),
+            "local-cnn": lambda: local_cnn(settings),
             "resnet": lambda: resnet(settings),
+            "kernels": lambda: kernels(settings),
         }
         rows = parts[arguments.part]()
-    for row in rows if len(rows) <= 60 else []:
+    for row in rows if len(rows) <= 70 else []:
         print("  ".join(f"{value:.5g}" if isinstance(value, float) else str(value) for value in row.values()))
     with open(arguments.out / f"gpu-{arguments.part}.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")

@@ -76,14 +76,16 @@ def told(simulator: Simulator) -> Simulator:
 
 @dataclass(frozen=True, eq=False)
 class RegularOnly(Scale):
-    """s_i = 1 for regular clients and 0 for poisoned ones, who are out of every round."""
+    """s_i = 1 for regular clients and 0 for poisoned ones, who are out of every round. Equal to itself alone."""
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # else those of Scale, which compares no fields
 
     simple: ClassVar[bool] = False
     regular: Tensor | None = None
 
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         assert self.regular is not None
-        return self.regular[context.clients].to(losses.dtype)
+        return self.regular.to(losses.device)[context.clients].to(losses.dtype)
 
 
 def told_in_a_fleet(simulator: Simulator) -> Simulator:

@@ -162,11 +162,13 @@ GRID, CHOOSING = (0.1, 0.2, 0.4), (9_000, 9_001)
 class StaleShares(FairMeanRecess):
     """Clients that tell the shares of other labels than those they train on: a row of ``told`` for each that lies."""
 
+    __eq__, __hash__ = object.__eq__, object.__hash__  # ``told`` counts, too
+
     told: Tensor | None = None
 
     def side(self, scales: Tensor, means: Means, context: Context) -> State:
         assert self.told is not None
-        told = self.told[context.clients]
+        told = self.told.to(means["labels"].device)[context.clients]
         labels = torch.where(told.isnan(), means["labels"], told)
         return super().side(scales, {**means, "labels": labels}, context)
 
@@ -277,7 +279,7 @@ def wanted(asked: Asked) -> Iterator[Wanted]:
                     idle = method == ORACLE and settings["attack.name"] == "none"
                     if key in done or idle or (methods and method not in methods):
                         continue
-                    own = {"train.lr": steps[method]} if steps else {}
+                    own = {"train.lr": steps[method]} if name == "tuned" else {}
                     same = json.dumps([{**settings, "attack.name": "", "attack.rho": 1}, part.first + k])
                     yield Wanted(key, {**settings, **own}, setting == STALE, same)
 

@@ -76,6 +76,18 @@ def test_runs_that_advance_together_have_the_same_rows(monkeypatch, tmp_path):
     assert together == alone
 
 
+def test_oracles_of_other_clients_stay_apart(monkeypatch, tmp_path):
+    known = {**TINY, "attack.name": "pairwise", "train.dtype": "float64"}
+    settings = {f"{count} poisoned": {**known, "attack.clients": count} for count in (1, 2)}
+    monkeypatch.setattr(recess, "PARTS", {"few": recess.Part(settings, (recess.ORACLE,), 3)})
+    files = [tmp_path / name for name in ("alone.csv", "together.csv")]
+    recess.run(recess.Asked(["few"], 1, file=files[0]))
+    recess.run_together(recess.Asked(["few"], 1, file=files[1]), 5)
+    alone, together = ([{**row, "seconds": ""} for row in recess.read(file)] for file in files)
+    assert together == alone
+    assert alone[0]["average"] != alone[1]["average"]
+
+
 def test_the_page_has_the_tables_of_the_stored_rows():
     page = recess.PAGE.read_text(encoding="utf-8")
     assert recess.written(page, recess.read(recess.FILE)) == page

@@ -25,6 +25,7 @@ from fairmean.engine.simulator import on
 from fairmean.models import Dropout
 from fairmean.models import build as build_model
 from fairmean.rules.scales import Unscaled
+from fairmean.theory.measure.curvature import Curves
 from tests.engine.test_paths import METHODS, MODES, simulate, small_cnn
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
@@ -231,6 +232,19 @@ def test_local_update(precision):
     assert (weight - exact).norm() <= (1e-6 if precision == "float32" else 2e-3) * exact.norm()
     assert (bias - exact_bias).norm() <= 1e-6 * exact_bias.norm()
     assert torch.equal(P[:, end + units :], rest)
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18"])
+def test_curvature_leaves_the_kernels_aside(name):
+    """They have no second derivatives."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 3, 32, 32, generator=draw).cuda().contiguous(memory_format=torch.channels_last)
+    clients, plain = [(x, torch.arange(4, device="cuda"))], build_model(name, (3, 32, 32), 10, 1).cuda()
+    net = Net(build_model(name, (3, 32, 32), 10, 1), "cuda", precision=PRECISIONS["bfloat16"])
+    assert any(isinstance(part, FusedNorm | PooledConv) for part in net.model.modules())
+    v = torch.randn(len(net.flat), generator=draw).cuda()
+    known, right = Curves(net.model, clients).product(0, v), Curves(plain, clients).product(0, v)
+    assert (known - right).norm() <= 1e-3 * right.norm()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16"])

@@ -1,6 +1,7 @@
 """The kernels of convolutions, normalisation and dropout in Triton's interpreter, without a GPU.
 
-TRITON_INTERPRET=1 python -m pytest tests/engine/test_kernels.py, where Triton is installed.
+TRITON_INTERPRET=1 python -m pytest -W ignore::DeprecationWarning tests/engine/test_kernels.py, where Triton is installed,
+and a NumPy before 2.4, since Triton's interpreter (3.6) does not know newer ones.
 """
 
 import os
@@ -18,6 +19,7 @@ pytest.importorskip("triton")
 from fairmean.engine.kernels import conv_pool_small as squares
 from fairmean.engine.kernels import conv_weight_grad as taps
 from fairmean.engine.kernels.conv_pool import PooledConv
+from fairmean.engine.kernels.derivatives import second_derivatives
 from fairmean.engine.kernels.dropout import FusedDropout
 from fairmean.engine.kernels.local_update import launch
 from fairmean.engine.kernels.norm import FusedBlock, FusedNorm
@@ -132,6 +134,37 @@ def test_normalisation(channels, groups, side, relu, shortcut):
         _, *right = torch.autograd.grad(exact[k], [x, *plain.parameters()], delta[k], retain_graph=True)
         for found, one in zip(fused.kept, right, strict=True):
             near(found[k], one)
+
+
+def test_second_derivatives():
+    """The kernels refuse, and stay aside where they are told to."""
+    plain = nn.GroupNorm(4, 8)
+    fused, x, delta = (
+        FusedNorm.like(plain, relu=True),
+        torch.randn(2, 8, 5, 5).requires_grad_(),
+        torch.randn(2, 8, 5, 5),
+    )
+    x = x.contiguous(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError, match="twice"):
+        torch.autograd.grad(fused(x), fused.weight, delta, create_graph=True)
+    with second_derivatives():
+        value = fused(x)
+    found, right = (
+        torch.autograd.grad(torch.autograd.grad(y, plain.weight, delta, create_graph=True)[0].square().sum(), x)[0]
+        for y in (value, torch.relu(plain(x)))
+    )
+    near(found, right)
+
+
+def test_infinity_stays_in_its_place():
+    """ReLU makes −∞ a zero, and leaves NaN as it is."""
+    fused = FusedNorm.like(nn.GroupNorm(4, 8), relu=True)
+    x, more = (torch.randn(1, 8, 4, 4).contiguous(memory_format=torch.channels_last) for _ in range(2))
+    more[0, 0, 0, 0], more[0, 0, 0, 1] = -torch.inf, torch.nan
+    out = fused(x, more)
+    assert out[0, 0, 0, 0] == 0
+    assert out[0, 0, 0, 1].isnan()
+    assert out.isnan().sum() == 1
 
 
 def test_gradients_of_clients_of_a_residual_network(monkeypatch):

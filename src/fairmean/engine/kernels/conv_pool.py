@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from fairmean.engine.kernels import conv_pool_small as squares
 from fairmean.engine.kernels import conv_weight_grad as taps
+from fairmean.engine.kernels.derivatives import first_alone, second_wanted
 from fairmean.engine.kernels.pool import WIDEST, PooledReLU, like, plain, pool, unpool
 
 Kept = tuple[Tensor, Tensor]
@@ -41,7 +41,8 @@ class PooledConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         narrow = _narrow(self.weight)
-        if (narrow and x.requires_grad) or not torch.is_autocast_enabled(x.device.type):
+        by_library = second_wanted() or not torch.is_autocast_enabled(x.device.type)
+        if by_library or (narrow and x.requires_grad):
             self.kept = None
             return PooledReLU()(super().forward(x))  # type: ignore[no-any-return]
         high, wide = (side - (side - k + 1) % 2 for side, k in zip(x.shape[2:], self.kernel_size, strict=True))
@@ -75,7 +76,7 @@ class _Narrow(torch.autograd.Function):
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor | None, None, None]:
         rows, place = ctx.saved_tensors
         weight, bias = squares.gradients(rows, place, gradient, [0, len(gradient)], ctx.shape)
@@ -94,7 +95,7 @@ class _Wide(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         x, place, low = ctx.saved_tensors
         delta = unpool(gradient, place)

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from fairmean.engine.kernels.derivatives import first_alone, second_wanted
 from fairmean.models import Dropout
 
 
@@ -20,7 +20,7 @@ class FusedDropout(Dropout):
         return FusedDropout(layer.p, layer.salt, layer.whole).train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        plain = x.is_contiguous() and not self.whole
+        plain = x.is_contiguous() and not self.whole and not second_wanted()
         if not self.training or not 0 < self.p < 1 or not plain or len(x) != len(self.rows):
             return super().forward(x)
         out: Tensor = _Masked.apply(x, self.rows + (self.key + self.salt), self.p)  # type: ignore[no-untyped-call]
@@ -35,7 +35,7 @@ class _Masked(torch.autograd.Function):
         return _apply(x, seeds, p)
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (seeds,) = ctx.saved_tensors
         return _apply(gradient.contiguous(), seeds, ctx.p), None, None

@@ -18,13 +18,15 @@ from torch import Tensor
 from fairmean.engine.precision import Precision
 
 _ROWS, _UNITS, _FEATURES = 32, 64, 128
+_MOST = 4 * _ROWS  # rows, from which on arithmetic takes the time, and a library's product is as good
 
 
 def add_products(
     weight: Tensor, bias: Tensor | None, slope: Tensor, below: Tensor, scale: Tensor, precision: Precision
 ) -> None:
     """See above: weight (models × units × features) and bias (models × units) in place; scale has a number per run."""
-    if weight.is_cuda and weight.dtype == torch.float32 and _kernel() is not None:
+    few = weight.is_cuda and weight.dtype == torch.float32 and slope.shape[1] <= _MOST
+    if few and _kernel() is not None:
         launch(weight, bias, slope, below, scale, "tf32" if precision.tf32 else "tf32x3")
         return
     slope = slope * scale.repeat(len(slope) // len(scale))[:, None, None]
@@ -36,10 +38,10 @@ def add_products(
 def launch(weight: Tensor, bias: Tensor | None, slope: Tensor, below: Tensor, scale: Tensor, precision: str) -> None:
     """By the kernel; ``precision`` is Triton's name of it."""
     (models, rows, units), features = slope.shape, weight.shape[2]
-    grid = (-(-features // _FEATURES), -(-units // _UNITS), models)
-    _kernel()[grid](
+    across, up = -(-features // _FEATURES), -(-units // _UNITS)
+    _kernel()[(models * up * across,)](  # a grid has room for very many programs along its first axis alone
         weight, weight if bias is None else bias, slope.contiguous(), below.contiguous(), scale.contiguous(),
-        rows, units, features, weight.stride(0), 0 if bias is None else bias.stride(0), len(scale),
+        rows, units, features, across, up, weight.stride(0), 0 if bias is None else bias.stride(0), len(scale),
         PARTS=-(-rows // _ROWS), BIASED=bias is not None, PRECISION=precision,
         ROWS=_ROWS, UNITS=_UNITS, FEATURES=_FEATURES, num_warps=4, num_stages=2,
     )  # fmt: skip

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from fairmean.engine.kernels.derivatives import first_alone, second_wanted
 from fairmean.models.images import Block
 
 _MOST = 2**14  # values that a program holds
@@ -56,7 +56,7 @@ class FusedNorm(nn.GroupNorm):
     def _block(self, x: Tensor, shortcut: Tensor | None) -> int:
         """How many channels a program takes; 0 where the kernels do not apply."""
         narrow = x.dim() == 4 and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        if not narrow or self.weight.dtype != torch.float32 or not x.numel():
+        if not narrow or self.weight.dtype != torch.float32 or not x.numel() or second_wanted():
             return 0
         if not all(t.is_contiguous(memory_format=torch.channels_last) for t in (x, *_some(shortcut))):
             return 0
@@ -109,7 +109,7 @@ class _Norm(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, None]:
         from fairmean.engine.kernels.triton.norm import norm_backward
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from fairmean.engine.kernels.derivatives import first_alone, second_wanted
 from fairmean.engine.precision import product
 
 Kind = TypeVar("Kind", bound=nn.Conv2d)
@@ -43,7 +43,7 @@ class PooledReLU(nn.Module):
         return same and not pool.ceil_mode and not pool.return_indices
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[2] % 2 or x.shape[3] % 2:
+        if x.shape[2] % 2 or x.shape[3] % 2 or second_wanted():
             return torch.relu(nn.functional.max_pool2d(x, 2))
         pooled: Tensor = _PooledReLU.apply(x)  # type: ignore[no-untyped-call]
         return pooled
@@ -57,7 +57,7 @@ class _PooledReLU(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return unpool(gradient, *ctx.saved_tensors)
 
@@ -101,7 +101,7 @@ class NarrowConv(nn.Conv2d):
         return plain(layer) and layer.weight[0].numel() < WIDEST
 
     def forward(self, x: Tensor) -> Tensor:
-        if not torch.is_autocast_enabled(x.device.type) or x.requires_grad:
+        if not torch.is_autocast_enabled(x.device.type) or x.requires_grad or second_wanted():
             return super().forward(x)
         out: Tensor = _Patches.apply(x, self.weight, self.bias, torch.get_autocast_dtype(x.device.type))  # type: ignore[no-untyped-call]
         return out
@@ -129,7 +129,7 @@ class _Patches(torch.autograd.Function):
         return (rows @ hat.T).view(b, high, wide, units).permute(0, 3, 1, 2)
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor | None, None]:
         (rows,) = ctx.saved_tensors
         units, c, kh, kw = ctx.shape

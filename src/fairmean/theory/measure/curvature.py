@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fairmean.engine.kernels.derivatives import second_derivatives
 from fairmean.randomness import generator
 from fairmean.transform import marginal_weight
 
@@ -89,7 +90,7 @@ class Curves:
     def product(self, client: int, v: Tensor) -> Tensor:
         """∇²f_i v, by differentiating ⟨∇f_i, v⟩."""
         total = torch.zeros_like(v)
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention cannot be differentiated twice
+        with sdpa_kernel(SDPBackend.MATH), second_derivatives():  # fused layers cannot be differentiated twice
             for part in self._parts(client):
                 grads = torch.autograd.grad(part, self.parameters, create_graph=True, allow_unused=True)
                 dot = _flatten(grads, self.parameters) @ v

@@ -6,13 +6,14 @@ import triton.language as tl
 
 @triton.jit
 def add_products(
-    weight, bias, slope, below, scale, rows, units, features, of_model, of_bias, runs,
+    weight, bias, slope, below, scale, rows, units, features, across, up, of_model, of_bias, runs,
     PARTS: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, UNITS: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
     """W[b] += s δ[b]ᵀ h[b] and bias[b] += s Σ δ[b], with s = scale[b % runs]: a tile of one model's weights."""
-    b = tl.program_id(2).to(tl.int64)
-    u, f = tl.program_id(1) * UNITS + tl.arange(0, UNITS), tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
+    tile = tl.program_id(0)
+    b, row, column = (tile // (up * across)).to(tl.int64), tile // across % up, tile % across
+    u, f = row * UNITS + tl.arange(0, UNITS), column * FEATURES + tl.arange(0, FEATURES)
     total = tl.zeros((UNITS, FEATURES), dtype=tl.float32)
     alone = tl.zeros((UNITS,), dtype=tl.float32)
     for part in tl.static_range(PARTS):
@@ -27,6 +28,6 @@ def add_products(
     at = weight + b * of_model + u[:, None] * features + f[None, :]
     inside = (u[:, None] < units) & (f[None, :] < features)
     tl.store(at, tl.load(at, mask=inside) + s * total, mask=inside)
-    if BIASED and tl.program_id(0) == 0:
+    if BIASED and column == 0:
         at_bias = bias + b * of_bias + u
         tl.store(at_bias, tl.load(at_bias, mask=u < units) + s * alone, mask=u < units)

@@ -35,7 +35,7 @@ def norm_forward(
     if ADD:
         value += tl.load(more + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.where(value > 0, value, 0.0 * value)  # NaN stays
+        value = tl.where(value != value, value, tl.maximum(value, 0.0))  # NaN stays
     tl.store(out + at, value, mask=inside)
     kept = image * (C // G) + c // G
     tl.store(mean + kept, mu, mask=c % G == 0)
