@@ -1,7 +1,8 @@
 """The kernels of convolutions, normalisation and dropout in Triton's interpreter, without a GPU.
 
-TRITON_INTERPRET=1 python -m pytest -W ignore::DeprecationWarning tests/engine/test_kernels.py, where Triton is installed,
-and a NumPy before 2.4, since Triton's interpreter (3.6) does not know newer ones.
+Where Triton is installed, and a NumPy before 2.4, since Triton's interpreter (3.6) does not know newer ones:
+
+    TRITON_INTERPRET=1 python -m pytest -W ignore::DeprecationWarning tests/engine/test_kernels.py
 """
 
 import os
