@@ -2,6 +2,7 @@
 
     python -m paper.recess run PART --draws 20     appends to results/recess.csv what is not there yet
     python -m paper.recess run PART --together 31  the same on a GPU, where so many runs advance together
+    python -m paper.recess run PART --share 1/2    every second draw, for the first of two processes
     python -m paper.recess steps                   a step size for each method of the part 'tuned', on other draws
     python -m paper.recess show                    the tables
     python -m paper.recess write                   the same, into docs/recess.md
@@ -251,13 +252,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Asked:
-    """So many draws of some parts, or ``only`` some of their settings and ``methods``; rows go to the end of a file."""
+    """So many draws of some parts, or ``only`` some of their settings and ``methods``; rows go to the end of a file.
+
+    ``share``: (i, n) leaves every n-th draw from the i-th on.
+    """
 
     parts: Sequence[str]
     draws: int
     only: Sequence[str] = ()
     methods: Sequence[str] = ()
     file: Path | None = None
+    share: tuple[int, int] = (1, 1)
 
     def keep(self, key: Key, row: Mapping[str, Any]) -> None:
         append(self.file or FILE, FIELDS, dict(zip(FIELDS, key, strict=False)) | dict(row))
@@ -267,7 +272,8 @@ def wanted(asked: Asked) -> Iterator[Wanted]:
     """What is asked for and not in the file, draw after draw."""
     done = {(row["part"], row["setting"], row["method"], int(row["seed"])) for row in read(asked.file or FILE)}
     only, methods = asked.only, asked.methods
-    for k in range(asked.draws):
+    mine, processes = asked.share
+    for k in range(mine - 1, asked.draws, processes):
         for name in asked.parts:
             part = PARTS[name]
             steps = chosen_steps() if name == "tuned" else {}
@@ -455,6 +461,11 @@ def _detection(rows: Sequence[Mapping[str, str]]) -> str:
     return f"{found} of {len(bad_excess)} | {wrong} of {len(good_excess)} | {auc}"
 
 
+def _share(text: str) -> tuple[int, int]:
+    mine, _, processes = text.partition("/")
+    return int(mine), int(processes)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -464,6 +475,7 @@ def main() -> int:
     running.add_argument("--only", action="append", default=[], metavar="SETTING", help="may be given several times")
     running.add_argument("--method", action="append", default=[], metavar="METHOD", help="likewise")
     running.add_argument("--together", type=int, default=0, metavar="N", help="so many runs advance together")
+    running.add_argument("--share", type=_share, default=(1, 1), metavar="I/N", help="the I-th of N processes")
     running.add_argument("--file", type=Path, help="append to another file, with rows like those of results/recess.csv")
     verbs.add_parser("steps")
     verbs.add_parser("show")
@@ -471,7 +483,8 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.verb == "run":
-        asked = Asked(arguments.parts, arguments.draws, arguments.only, arguments.method, arguments.file)
+        known = (arguments.parts, arguments.draws, arguments.only, arguments.method, arguments.file)
+        asked = Asked(*known, arguments.share)
         if arguments.together:
             run_together(asked, arguments.together)
         else:

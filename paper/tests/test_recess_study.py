@@ -51,7 +51,8 @@ def test_a_table_for_every_part(monkeypatch, tmp_path):
     monkeypatch.setattr(
         recess, "PARTS", {"small": recess.Part({"pairwise": TINY}, ("mean", "oracle", "fairmean-recess"), 3)}
     )
-    recess.run(recess.Asked(["small"], 3))
+    for share in ((1, 2), (2, 2)):  # the draws of two processes are all draws
+        recess.run(recess.Asked(["small"], 3, share=share))
     recess.run(recess.Asked(["small"], 3))  # what is there is not made again
     rows = recess.read(tmp_path / "recess.csv")
     assert len(rows) == 9
