@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fairmean.engine.kernels.swap import accelerate
+from fairmean.engine.kernels.swap import accelerate, quicken
 from fairmean.engine.precision import Precision, matmul_tf32
 from fairmean.models import Dropout
 
@@ -34,7 +34,8 @@ class Net:
     Gradients are wherever backward passes put them: in tensors of their own, which saves copying them, or, after
     ``aim``, in a flat vector. ``layers`` are the column slices of the modules that own parameters (weight and bias
     together). Convolution weights lie in channels-last order, which is faster on CPUs and on tensor cores. Parameters
-    that are frozen (requires_grad is False) are part of ``flat``, and their gradient is zero.
+    that are frozen (requires_grad is False) are part of ``flat``, and their gradient is zero. ``swap``: layers of the
+    model may be replaced by faster ones that compute the same.
     """
 
     def __init__(
@@ -43,11 +44,14 @@ class Net:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         precision: Precision | None = None,
+        swap: bool = True,
     ) -> None:
         self.precision = precision or Precision(dtype, dtype)
         self.model = model.to(device=device, dtype=dtype)
-        if torch.device(device).type == "cuda":
+        if swap and torch.device(device).type == "cuda":
             accelerate(self.model, self.precision)
+        elif swap and dtype == torch.float32:
+            quicken(self.model)
         if not self.model.training:  # the whole model was left in eval(); parts of it alone are kept so
             self.model.train()
         self._parameters = parameters = list(model.parameters())

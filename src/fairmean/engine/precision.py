@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairmean.engine.kernels.onednn import matmul
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -35,7 +37,7 @@ PRECISIONS = {
 def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """a @ b for matrices or batches of them, summed and returned in ``dtype``."""
     if a.dtype == dtype:
-        return a @ b
+        return matmul(a, b)
     if a.is_cuda:
         return (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out_dtype=dtype)
     return a.to(dtype) @ b.to(dtype)

@@ -160,7 +160,7 @@ class Simulator:
         self.world, self._borders = world, borders(federation.sizes, world.size)
         self.federation = _own(federation, self._borders, world).to(device, dtype)
         self.method, self.training, self.seed, self.engine = method, training, seed, engine
-        self.net = Net(model, device, dtype, self.precision)
+        self.net = Net(model, device, dtype, self.precision, swap=engine == "fast")
         self.server = Server(method, optimiser)
         self.measured = method.rehearse(max(1, federation.classes), federation.outputs)
         self.state = self.server.init(federation.clients, len(self.w), federation.classes, device, dtype)

@@ -274,7 +274,7 @@ class Run:
                 "the old source back to load the run's model"
             )
         module = self._untrained(name)
-        net = Net(module, "cpu", PRECISIONS[self.config.train.dtype].dtype)
+        net = Net(module, "cpu", PRECISIONS[self.config.train.dtype].dtype, swap=False)
         if len(net.flat) != len(checkpoint["w"]):
             raise UserError(
                 f"run '{self.folder}' has {len(checkpoint['w']):,} parameters, and model '{name}' has {len(net.flat):,}"

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmean.data.federation import Federation
+from fairmean.engine.kernels.onednn import is_linear
 from fairmean.errors import UserError
 from fairmean.transform import check_kappa_tau, marginal_weight, phi
 
@@ -31,7 +32,7 @@ class Known:
 def is_softmax_regression(model: nn.Module) -> bool:
     """Whether the model is one linear layer."""
     inner = [module for module in model.modules() if not isinstance(module, nn.Sequential | nn.Flatten | nn.Identity)]
-    return len(inner) == 1 and type(inner[0]) is nn.Linear
+    return len(inner) == 1 and is_linear(inner[0])
 
 
 def known(model: nn.Module, federation: Federation) -> Known | None:

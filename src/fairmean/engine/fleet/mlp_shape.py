@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from fairmean.engine.kernels.onednn import is_linear
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -26,7 +28,7 @@ def linear_layers(model: nn.Module) -> list[Layer] | None:
         modules = modules[1:]
     linears, between = modules[::2], modules[1::2]
     plain = len(linears) == len(between) + 1 and all(type(m) is nn.ReLU for m in between)
-    if not plain or not all(type(m) is nn.Linear for m in linears):
+    if not plain or not all(is_linear(m) for m in linears):
         return None
     layers, at = [], 0
     for k, module in enumerate(m for m in linears if isinstance(m, nn.Linear)):

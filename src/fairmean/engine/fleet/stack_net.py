@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fairmean.engine.fleet.mlp_shape import linear_layers
 from fairmean.engine.kernels.linear_relu import gated_product
+from fairmean.engine.kernels.onednn import linear, quick
 from fairmean.engine.precision import Precision, product
 
 
@@ -39,6 +40,9 @@ class StackedNet:
         for layer, w in zip(self.layers[:-1], hat[:-1], strict=True):
             if not hidden:
                 every = w.view(-1, layer.wide_inputs)
+                if quick(x, every.T):
+                    hidden.append(linear(x, every, relu=True).view(N, R, layer.wide_outputs))
+                    continue
                 zero = torch.zeros(len(every), dtype=w.dtype, device=w.device)
                 h = torch._addmm_activation(zero, x, every.T).view(N, R, layer.wide_outputs)  # relu(0 + x Ŵᵀ)
             else:

@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairmean.engine.kernels.onednn import matmul
+
 
 def gated_product(a: Tensor, b: Tensor, gate: Tensor | None, out: Tensor, fused: bool) -> Tensor:
     """Rows × runs × units from a (rows × runs × k) and b (runs × k × units); see above. Writes ``out``."""
     if fused and out.is_cuda and triton_kernel() is not None:
         _launch(a, b, gate, out)
         return out
-    torch.bmm(a.transpose(0, 1), b, out=out.transpose(0, 1))
+    matmul(a.transpose(0, 1), b, out=out.transpose(0, 1))
     if gate is None:
         return out.relu_()
     return torch.ops.aten.threshold_backward.grad_input(out, gate, 0, grad_input=out)  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fairmean.engine.batch import Index, Span
 from fairmean.engine.fleet.mlp_shape import Layer, linear_layers
+from fairmean.engine.kernels.onednn import add_products, linear, matmul
 from fairmean.engine.losses import client_losses, client_means, row_coefficients
 from fairmean.engine.net import Net
 from fairmean.engine.paths.local_steps import LocalTraining
@@ -102,10 +103,10 @@ class StackedSteps(LocalTraining):
             weight, below = weights[k][0], hidden[k - 1] if k else x
             lower = None
             if k:
-                lower = delta.flatten(0, 1) @ weight if weight.dim() == 2 else torch.bmm(delta, weight)
+                lower = matmul(delta.flatten(0, 1) if weight.dim() == 2 else delta, weight)
                 lower = torch.ops.aten.threshold_backward(lower.view_as(below), below, 0)  # where the unit is on
             (before, bias), (target, bias_target) = start[k], into[k]
-            torch.baddbmm(before, delta.transpose(1, 2), below, beta=shrink, alpha=grow, out=target)
+            add_products(before, delta.transpose(1, 2), below, shrink, grow, target)
             if bias is not None and bias_target is not None:
                 bias = bias if shrink == 1 else shrink * bias
                 torch.add(bias, delta.sum(1), alpha=grow, out=bias_target)
@@ -264,16 +265,11 @@ def forward(layers: Layers, x: Tensor) -> tuple[list[Tensor], Tensor]:
     """Hidden layers and logits, each clients × rows × units; weights are one for all clients, or one for each."""
     hidden: list[Tensor] = []
     h = x
-    for weight, bias in layers:
-        if weight.dim() == 2:
-            h = F.linear(h, weight, bias)
-        elif bias is None:
-            h = torch.bmm(h, weight.transpose(1, 2))
-        else:
-            h = torch.baddbmm(bias[:, None], h, weight.transpose(1, 2))
-        if len(hidden) < len(layers) - 1:
-            hidden.append(h.relu_())
-    return hidden, h
+    for weight, bias in layers[:-1]:
+        h = linear(h, weight, bias, relu=True)
+        hidden.append(h)
+    weight, bias = layers[-1]
+    return hidden, linear(h, weight, bias)
 
 
 def _pull(V: Tensor, P: Tensor, w: Tensor, momentum: float, decay: float, proximal: float) -> None:

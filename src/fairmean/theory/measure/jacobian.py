@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fairmean.engine.kernels.onednn import is_linear
+
 PROBES = 64  # samples looked at: those with the largest inputs
 _FEW = 8  # of them, where it is costly
 
@@ -36,7 +38,7 @@ def largest_jacobian(model: nn.Module, logits: Callable[[Tensor], Tensor], x: Te
 
 def _of_linear_layers(model: nn.Module, logits: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
     """J Jᵀ of every sample; None unless the trained parameters are those of Linear layers, each used once on rows."""
-    layers = [m for m in model.modules() if type(m) is nn.Linear]
+    layers = [m for m in model.modules() if is_linear(m)]
     trained = {id(p) for p in model.parameters()}
     if trained != {id(p) for layer in layers for p in layer.parameters()}:
         return None
