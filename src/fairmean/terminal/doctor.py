@@ -136,7 +136,10 @@ def _device() -> Iterator[Finding]:
         if importlib.util.find_spec("triton") is None:
             yield Finding("triton", "optional", "not installed: faster kernels on a GPU", "pip install triton")
         return
-    yield Finding("device", "ok", f"cpu, {cores}")
+    from fairmean.engine.kernels.onednn import helps
+
+    how = "; float32 products by oneDNN, which is faster here than MKL" if helps() else ""
+    yield Finding("device", "ok", f"cpu, {cores}{how}")
     if shutil.which("nvidia-smi"):
         detail = "there is an NVIDIA driver, but this PyTorch cannot use the GPU"
         yield Finding("GPU", "optional", detail, "install a build of PyTorch for CUDA")

@@ -4,7 +4,7 @@ PyTorch multiplies float32 matrices by MKL. On processors of other makers than I
 where there are wider ones (AVX-512). oneDNN, which PyTorch has for its convolutions, takes those, and is about twice as
 fast at large products. Small products stay with MKL, because a call of oneDNN costs about ten microseconds.
 
-``torch.backends.mkldnn.flags(enabled=False)`` switches this off, as it switches off oneDNN everywhere else in PyTorch.
+``torch.backends.mkldnn.enabled = False`` switches this off, as it switches off oneDNN everywhere else in PyTorch.
 """
 
 from __future__ import annotations
