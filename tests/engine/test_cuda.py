@@ -249,21 +249,30 @@ def test_curvature_leaves_the_kernels_aside(name):
 
 @pytest.mark.parametrize("dtype", ["float32", "tf32", "bfloat16"])
 def test_residual_network(dtype):
-    """Gradients of a ResNet-18 with normalisation in one pass, of all clients and of each, beside float64."""
-    precision, draw = PRECISIONS[dtype], torch.Generator().manual_seed(0)
-    x = torch.randn(6, 3, 32, 32, generator=draw).cuda().contiguous(memory_format=torch.channels_last)
+    """Gradients of a ResNet-18 with normalisation in one pass, of all clients and of each, are as exact as PyTorch's.
+
+    The network magnifies what rounding does to the inputs of its convolutions: in tf32 the gradient of the first one
+    is wrong by 0.08, whoever computes it, and in bfloat16 by 0.2.
+    """
+    x = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
+    x = x.contiguous(memory_format=torch.channels_last)
     exact = build_model("resnet18", (3, 32, 32), 10, 1).double().cuda()
-    net = Net(build_model("resnet18", (3, 32, 32), 10, 1), "cuda", precision=precision)
-    assert sum(isinstance(part, FusedNorm) for part in net.model.modules()) == 20
-    capture, rows, got = Capture(net), torch.arange(6, device="cuda"), net.flat.new_empty(3, len(net.flat))
-    assert capture.fits(x)
-    assert not capture._plain
-    with net.passes(), capture.recording():
-        losses = net.logits(x, rows, 0).square().sum(1)
-        capture.gradients(losses, torch.ones_like(losses), [0, 2, 4, 6], got)
-    assert not capture._plain
-    slack = {"float32": 1e-5, "tf32": 2e-2, "bfloat16": 8e-2}[dtype]
+    right = []
     for k in range(3):
-        right = torch.autograd.grad(exact(x[2 * k : 2 * k + 2].double()).square().sum(), list(exact.parameters()))
-        for i, theirs in enumerate(right):
-            assert (net.view(got[k], i) - theirs).norm() <= slack * theirs.norm()
+        value = exact(x[2 * k : 2 * k + 2].double()).square().sum()
+        right.append(torch.autograd.grad(value, list(exact.parameters())))
+
+    def errors(swap):
+        net = Net(build_model("resnet18", (3, 32, 32), 10, 1), "cuda", precision=PRECISIONS[dtype], swap=swap)
+        assert sum(isinstance(part, FusedNorm) for part in net.model.modules()) == (20 if swap else 0)
+        capture, rows, got = Capture(net), torch.arange(6, device="cuda"), net.flat.new_empty(3, len(net.flat))
+        assert capture.fits(x)
+        with net.passes(), capture.recording():
+            losses = net.logits(x, rows, 0).square().sum(1)
+            capture.gradients(losses, torch.ones_like(losses), [0, 2, 4, 6], got)
+        assert not (swap and capture._plain)
+        each = [[(net.view(got[k], i) - one).norm() / one.norm() for i, one in enumerate(right[k])] for k in range(3)]
+        return torch.tensor(each)
+
+    ours = errors(swap=True)
+    assert ours.max() <= (1e-5 if dtype == "float32" else 2 * errors(swap=False).max())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fairmean.engine.kernels.derivatives import second_derivatives
+from fairmean.engine.precision import matmul_tf32
 from fairmean.randomness import generator
 from fairmean.transform import marginal_weight
 
@@ -53,7 +54,8 @@ def power_iteration(
 class Curves:
     """Clients' losses as functions of the model's parameters, in plain PyTorch; dropout is off.
 
-    ``clients``: (inputs, labels) of each.
+    ``clients``: (inputs, labels) of each. Products are those of the parameters' own precision: PyTorch would otherwise
+    round the inputs of convolutions on a GPU.
     """
 
     model: nn.Module
@@ -81,16 +83,18 @@ class Curves:
     def gradient(self, client: int) -> tuple[Tensor, Tensor]:
         """(loss, gradient)."""
         loss, total = torch.zeros((), dtype=torch.float64, device=self.flat.device), torch.zeros_like(self.flat)
-        for part in self._parts(client):
-            grads = torch.autograd.grad(part, self.parameters, allow_unused=True)
-            total += _flatten(grads, self.parameters)
-            loss += part.detach().double()
+        with matmul_tf32(False):
+            for part in self._parts(client):
+                grads = torch.autograd.grad(part, self.parameters, allow_unused=True)
+                total += _flatten(grads, self.parameters)
+                loss += part.detach().double()
         return loss, total
 
     def product(self, client: int, v: Tensor) -> Tensor:
         """∇²f_i v, by differentiating ⟨∇f_i, v⟩."""
         total = torch.zeros_like(v)
-        with sdpa_kernel(SDPBackend.MATH), second_derivatives():  # fused layers cannot be differentiated twice
+        # fused layers cannot be differentiated twice
+        with sdpa_kernel(SDPBackend.MATH), second_derivatives(), matmul_tf32(False):
             for part in self._parts(client):
                 grads = torch.autograd.grad(part, self.parameters, create_graph=True, allow_unused=True)
                 dot = _flatten(grads, self.parameters) @ v
