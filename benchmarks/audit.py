@@ -33,7 +33,7 @@ from fairmean.experiments.audit import audit_samples
 from fairmean.experiments.audit_folds import Plan
 from fairmean.experiments.audit_samples import Samples, samples_of
 from fairmean.experiments.audit_verdicts import limits
-from fairmean.experiments.config import ModelConfig
+from fairmean.experiments.sections import ModelConfig
 
 RATES = (0.01, 0.05, 0.1)
 ALPHAS = (0.1, 0.5)

@@ -32,9 +32,10 @@ from fairmean.data.federation import Federation
 from fairmean.engine import Simulator
 from fairmean.engine.fleet.fleet import Fleet
 from fairmean.experiments.building import build_federation, build_simulator
-from fairmean.experiments.config import Config, gather, parse
+from fairmean.experiments.config import gather, parse
 from fairmean.experiments.identity import resolve
 from fairmean.experiments.metrics import summarise
+from fairmean.experiments.sections import Config
 from fairmean.experiments.statistics import Difference, holm, paired
 from fairmean.rules.context import Context, Means
 from fairmean.rules.recess import FairMeanRecess

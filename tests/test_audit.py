@@ -28,7 +28,7 @@ from fairmean.experiments.audit_verdicts import (
     limits,
     verdicts,
 )
-from fairmean.experiments.config import ModelConfig
+from fairmean.experiments.sections import ModelConfig
 from fairmean.report import collect, gather, html
 from fairmean.terminal.main import main
 

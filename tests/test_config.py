@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from fairmean.engine.precision import PRECISIONS
 from fairmean.errors import UserError
-from fairmean.experiments.config import DTYPES, Config, gather, literal, parse, read, to_toml
+from fairmean.experiments.config import gather, literal, parse, read, to_toml
 from fairmean.experiments.keys import SECTIONS
+from fairmean.experiments.sections import DTYPES, Config
 from fairmean.terminal.starter import text
 
 

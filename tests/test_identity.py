@@ -17,8 +17,9 @@ import fairmean
 from fairmean import LossRule, Scale, UserError, register, register_scale
 from fairmean.data import own as own_data
 from fairmean.experiments import identity
-from fairmean.experiments.config import DataConfig, parse
+from fairmean.experiments.config import parse
 from fairmean.experiments.identity import Sources, resolve
+from fairmean.experiments.sections import DataConfig
 from fairmean.experiments.study import plan
 from fairmean.rules.aggregator import AGGREGATORS
 from fairmean.terminal.main import main

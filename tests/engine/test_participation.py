@@ -16,7 +16,8 @@ from fairmean import method, run
 from fairmean.engine import Simulator, Training
 from fairmean.engine.participation import MODELS, Presence, inclusion_by_size, participation
 from fairmean.errors import UserError
-from fairmean.experiments.config import PRESENCES, parse
+from fairmean.experiments.config import parse
+from fairmean.experiments.sections import PRESENCES
 from fairmean.models import build as build_model
 from fairmean.randomness import generator
 from tests.engine.test_paths import NARROW, federation, images  # noqa: F401 - fixtures

@@ -30,12 +30,13 @@ from fairmean.experiments.audit_folds import FOLDS, REPEATS, Floats, Plan, candi
 from fairmean.experiments.audit_samples import MOST_SAMPLES, Samples, samples_of
 from fairmean.experiments.audit_verdicts import CONTRADICTED, limits, verdicts
 from fairmean.experiments.building import blaming_the_model, build_federation
-from fairmean.experiments.config import Config, ModelConfig, gather, parse
+from fairmean.experiments.config import gather, parse
 from fairmean.experiments.folder import RunFolder, to_json
 from fairmean.experiments.identity import Sources, resolve
 from fairmean.experiments.in_python import by_name
 from fairmean.experiments.listing import DIRECTORY, find
 from fairmean.experiments.reading import AUDIT, Run, load
+from fairmean.experiments.sections import Config, ModelConfig
 from fairmean.text import to_csv
 
 FALSE_ALARMS = 0.05

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fairmean import models
 from fairmean.errors import Diverged
 from fairmean.experiments.audit_samples import Index, Samples
-from fairmean.experiments.config import ModelConfig
+from fairmean.experiments.sections import ModelConfig
 from fairmean.randomness import derive, generator, global_stream
 
 Floats = NDArray[np.float64]

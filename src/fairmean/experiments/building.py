@@ -22,8 +22,8 @@ from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.ranks import ALONE, World
 from fairmean.engine.simulator import memory
 from fairmean.errors import Diverged, Lost, UserCodeError, UserError, unknown
-from fairmean.experiments.config import Config
 from fairmean.experiments.identity import Sources
+from fairmean.experiments.sections import Config
 from fairmean.importing import failure, frame_in
 
 TRUST = 500  # clean test samples given to a server that must own some, at most a tenth of them

@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from fairmean.errors import UserError
-from fairmean.experiments.config import Config, to_toml
+from fairmean.experiments.config import to_toml
 from fairmean.experiments.folder import TABLES, RunFolder
 from fairmean.experiments.listing import FACTS, Entry
+from fairmean.experiments.sections import Config
 
 _FILES = ("partition.npz", "environment.json", "theory.json")
 log = logging.getLogger(__name__)

@@ -33,8 +33,9 @@ import torch
 
 from fairmean.data.tasks import ACCURACY, TASKS, Metric
 from fairmean.errors import Busy, UserCodeError, UserError
-from fairmean.experiments.config import Config, parse, to_toml
+from fairmean.experiments.config import parse, to_toml
 from fairmean.experiments.metrics import METRICS, summarise
+from fairmean.experiments.sections import Config
 from fairmean.theory.measure.monitor import MEASURED, THEORY
 
 try:

@@ -31,7 +31,7 @@ from fairmean.rules.registry import source_of
 from fairmean.user_modules import module_digest
 
 if TYPE_CHECKING:
-    from fairmean.experiments.config import Config, DataConfig
+    from fairmean.experiments.sections import Config, DataConfig
 
 NUMERICS = 1
 """Raise this when fairmean gives other results for the same config: results stored before are then not taken for

@@ -26,10 +26,11 @@ from fairmean.engine.precision import PRECISIONS
 from fairmean.engine.scoring import figures, scores
 from fairmean.errors import UserError
 from fairmean.experiments.building import build_federation
-from fairmean.experiments.config import Config, parse
+from fairmean.experiments.config import parse
 from fairmean.experiments.folder import CLIENTS, RunFolder
 from fairmean.experiments.identity import Sources
 from fairmean.experiments.listing import DIRECTORY, Entry, entries, find
+from fairmean.experiments.sections import Config
 from fairmean.models import weights
 from fairmean.theory.certificate import Certificate, certify
 from fairmean.theory.measure.monitor import THEORY

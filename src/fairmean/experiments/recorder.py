@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.data.tasks import task
-from fairmean.experiments.config import Config, to_toml
+from fairmean.experiments.config import to_toml
 from fairmean.experiments.events import Checkpointed, Listener, RoundEnded, RunEnded, RunStarted
 from fairmean.experiments.folder import CLIENTS, RunFolder
 from fairmean.experiments.listing import FACTS, FORMAT
 from fairmean.experiments.reading import Run
+from fairmean.experiments.sections import Config
 from fairmean.theory.measure.monitor import THEORY
 
 FLUSH_ROUNDS = 50

@@ -11,12 +11,13 @@ import torch
 from fairmean.engine.ranks import ALONE, World, check_device
 from fairmean.errors import Diverged, UserCodeError, UserError
 from fairmean.experiments.building import blaming_the_model, build_simulator
-from fairmean.experiments.config import Config, gather, parse_one
+from fairmean.experiments.config import gather, parse_one
 from fairmean.experiments.events import NOBODY, Audience, Listener, Report, unwrapping
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of, resolve
 from fairmean.experiments.in_python import by_name
 from fairmean.experiments.reading import Run
+from fairmean.experiments.sections import Config
 from fairmean.experiments.session import Follower, Session, found
 
 Result = Run

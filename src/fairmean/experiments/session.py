@@ -16,7 +16,6 @@ from fairmean.engine import Simulator, Step
 from fairmean.errors import Diverged, Lost, UserError
 from fairmean.experiments.best import Best
 from fairmean.experiments.building import build_model
-from fairmean.experiments.config import Config
 from fairmean.experiments.continuing import take_over
 from fairmean.experiments.environment import environment
 from fairmean.experiments.events import (
@@ -35,6 +34,7 @@ from fairmean.experiments.identity import folder_of
 from fairmean.experiments.metrics import finished, summarise
 from fairmean.experiments.reading import Run
 from fairmean.experiments.recorder import Recorder
+from fairmean.experiments.sections import Config
 from fairmean.rules.round import State
 from fairmean.theory.measure.monitor import Monitor
 from fairmean.theory.oscillation import Swing

@@ -23,7 +23,7 @@ from fairmean.engine.ranks import World
 from fairmean.errors import UserError
 from fairmean.experiments.building import TRUST
 from fairmean.experiments.comparison_table import comparison
-from fairmean.experiments.config import Config, MethodConfig, assign, gather, literal, parse, unknown_key
+from fairmean.experiments.config import assign, gather, literal, parse, unknown_key
 from fairmean.experiments.events import NOBODY, Audience, Listener, Progress, unwrapping
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of, resolve
@@ -31,6 +31,7 @@ from fairmean.experiments.in_python import by_name
 from fairmean.experiments.listing import Entry, differing, flat
 from fairmean.experiments.metrics import METRICS
 from fairmean.experiments.run import run_to_an_end
+from fairmean.experiments.sections import Config, MethodConfig
 from fairmean.experiments.statistics import interval
 from fairmean.experiments.together import run_together
 from fairmean.rules.method import Method

@@ -16,12 +16,12 @@ from fairmean.engine import Simulator
 from fairmean.engine.fleet.fleet import Fleet, bytes_needed
 from fairmean.errors import Diverged, UserCodeError
 from fairmean.experiments.building import blaming_the_model, build_federation, build_simulator, memory_of
-from fairmean.experiments.config import Config
 from fairmean.experiments.events import NOBODY, Audience, Progress, Raised, Report, hear
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import Sources, folder_of
 from fairmean.experiments.recorder import FLUSH_ROUNDS
 from fairmean.experiments.run import result, run_to_an_end, summary_of
+from fairmean.experiments.sections import Config
 from fairmean.experiments.session import CHECKPOINT_SECONDS, Session, found
 
 _CHECKPOINT_SHARE = 0.01  # of the time, at most, goes into checkpoints

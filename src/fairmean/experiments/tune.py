@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fairmean.data.tasks import Metric, task
 from fairmean.errors import UserError, unknown
-from fairmean.experiments.config import Config, assign, gather, parse
+from fairmean.experiments.config import assign, gather, parse
 from fairmean.experiments.continuing import depends_on_rounds
 from fairmean.experiments.events import Audience, Listener, Progress, unwrapping
 from fairmean.experiments.identity import Sources, folder_of, resolve
@@ -25,6 +25,7 @@ from fairmean.experiments.ladder import ladder
 from fairmean.experiments.listing import flat
 from fairmean.experiments.run import run_to_an_end
 from fairmean.experiments.search import Search, Setting
+from fairmean.experiments.sections import Config
 from fairmean.experiments.study import Report, plan, spec, texts, usual_methods, with_own, written
 from fairmean.experiments.tuning_table import tuning
 from fairmean.rules.method import Method

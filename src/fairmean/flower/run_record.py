@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairmean.data.tasks import task
-from fairmean.experiments.config import Config
 from fairmean.experiments.environment import environment
 from fairmean.experiments.events import Audience, Listener, RoundEnded, RunEnded, RunStarted, read_only
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.metrics import finished, summarise
 from fairmean.experiments.recorder import Recorder
+from fairmean.experiments.sections import Config
 from fairmean.flower.checking import Accepted
 from fairmean.transform import dispersion
 

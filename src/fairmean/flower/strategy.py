@@ -29,10 +29,11 @@ from fairmean.engine.descent import descend, flattened
 from fairmean.engine.server import Server, ServerState
 from fairmean.engine.simulator import Training
 from fairmean.errors import UserError, unknown
-from fairmean.experiments.config import Config, parse
+from fairmean.experiments.config import parse
 from fairmean.experiments.events import Listener, unwrapping
 from fairmean.experiments.folder import RunFolder
 from fairmean.experiments.identity import folder_of, of_parts
+from fairmean.experiments.sections import Config
 from fairmean.experiments.study import spec
 from fairmean.flower.checking import Accepted, Bounds, Form, NotFinite, Refused, claimed, examine, in_words, printable
 from fairmean.flower.privacy import Guard, Privacy, check_method

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairmean.experiments.config import Config
 from fairmean.experiments.listing import flat
+from fairmean.experiments.sections import Config
 from fairmean.experiments.study import written
 from fairmean.report.material import Entry, Material
 

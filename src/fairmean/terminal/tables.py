@@ -9,9 +9,9 @@ from fairmean.data.registry import SPECS
 from fairmean.data.tasks import task
 from fairmean.experiments.building import poisoned
 from fairmean.experiments.comparison_table import in_colour
-from fairmean.experiments.config import Config
 from fairmean.experiments.metrics import METRICS
 from fairmean.experiments.reading import Run
+from fairmean.experiments.sections import Config
 from fairmean.experiments.study import Comparison
 from fairmean.text import columns
 

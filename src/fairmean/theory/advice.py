@@ -13,7 +13,7 @@ from fairmean.theory.estimate import Estimate
 from fairmean.theory.softmax import Known
 
 if TYPE_CHECKING:
-    from fairmean.experiments.config import Config
+    from fairmean.experiments.sections import Config
 
 KAPPAS = (0.0, 0.5, 1.0, 2.0, 4.0, 16.0)
 TAUS = (0.1, 1.0, 10.0)
