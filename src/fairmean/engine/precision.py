@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fairmean.engine.kernels.onednn import matmul
+from fairmean.cpu_products import matmul
 
 
 @dataclass(frozen=True)

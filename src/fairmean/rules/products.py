@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairmean.cpu_products import matmul
 from fairmean.rules.mixing import squared_distances
 
 _BLOCKS = 64
@@ -95,7 +96,7 @@ def gram(gradients: Tensor) -> Tensor:
     result = gradients.new_empty(n, n)
     step = -(-n // 4)
     for a in range(0, n, step):
-        result[a : a + step, a:] = gradients[a : a + step] @ gradients[a:].T
+        result[a : a + step, a:] = matmul(gradients[a : a + step], gradients[a:].T)
     upper = result.double().triu()
     return upper + upper.triu(1).T
 

@@ -136,7 +136,7 @@ def _device() -> Iterator[Finding]:
         if importlib.util.find_spec("triton") is None:
             yield Finding("triton", "optional", "not installed: faster kernels on a GPU", "pip install triton")
         return
-    from fairmean.engine.kernels.onednn import helps
+    from fairmean.cpu_products import helps
 
     how = "; float32 products by oneDNN, which is faster here than MKL" if helps() else ""
     yield Finding("device", "ok", f"cpu, {cores}{how}")

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairmean.data.federation import Federation
-from fairmean.engine.kernels.onednn import is_linear
+from fairmean.engine.kernels.quick_linear import is_linear
 from fairmean.errors import UserError
 from fairmean.transform import check_kappa_tau, marginal_weight, phi
 

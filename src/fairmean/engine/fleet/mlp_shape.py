@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fairmean.engine.kernels.onednn import is_linear
+from fairmean.engine.kernels.quick_linear import is_linear
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fairmean.cpu_products import linear, quick
 from fairmean.engine.fleet.mlp_shape import linear_layers
 from fairmean.engine.kernels.linear_relu import gated_product
-from fairmean.engine.kernels.onednn import linear, quick
 from fairmean.engine.precision import Precision, product
 
 

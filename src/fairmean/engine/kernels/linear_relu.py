@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairmean.engine.kernels.onednn import matmul
+from fairmean.cpu_products import matmul
 
 
 def gated_product(a: Tensor, b: Tensor, gate: Tensor | None, out: Tensor, fused: bool) -> Tensor:

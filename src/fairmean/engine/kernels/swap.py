@@ -6,11 +6,12 @@ from itertools import pairwise
 
 from torch import nn
 
+from fairmean.cpu_products import helps
 from fairmean.engine.kernels.conv_pool import PooledConv
 from fairmean.engine.kernels.dropout import FusedDropout
 from fairmean.engine.kernels.norm import FusedBlock, FusedNorm
-from fairmean.engine.kernels.onednn import QuickLinear, helps
 from fairmean.engine.kernels.pool import NarrowConv, PooledReLU
+from fairmean.engine.kernels.quick_linear import QuickLinear
 from fairmean.engine.precision import Precision
 from fairmean.models import Dropout
 from fairmean.models.images import Block

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fairmean.engine.kernels.onednn import matmul, quick
+from fairmean.cpu_products import matmul, quick
 from fairmean.engine.kernels.segment_sums import alike
 from fairmean.engine.layers.registry import each_client, register_layer
 from fairmean.engine.precision import product

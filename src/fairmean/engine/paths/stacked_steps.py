@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairmean.cpu_products import add_products, linear, matmul
 from fairmean.engine.batch import Index, Span
 from fairmean.engine.fleet.mlp_shape import Layer, linear_layers
-from fairmean.engine.kernels.onednn import add_products, linear, matmul
 from fairmean.engine.losses import client_losses, client_means, row_coefficients
 from fairmean.engine.net import Net
 from fairmean.engine.paths.local_steps import LocalTraining

@@ -6,15 +6,18 @@ import pytest
 import torch
 from torch import nn
 
+from fairmean import cpu_products
+from fairmean.cpu_products import add_products, linear, matmul, quick
 from fairmean.data import load
 from fairmean.data.federation import build
 from fairmean.engine import Simulator, Training
 from fairmean.engine.fleet.fleet import Fleet
-from fairmean.engine.kernels import onednn, swap
+from fairmean.engine.kernels import swap
 from fairmean.engine.kernels.derivatives import second_derivatives
-from fairmean.engine.kernels.onednn import QuickLinear, add_products, linear, matmul, quick
+from fairmean.engine.kernels.quick_linear import QuickLinear
 from fairmean.engine.net import Net
 from fairmean.models import build as build_model
+from fairmean.rules.products import gram
 from tests.engine.test_paths import METHODS
 
 pytestmark = pytest.mark.skipif(
@@ -32,8 +35,8 @@ ROUNDS = {
 @pytest.fixture(autouse=True)
 def everywhere(monkeypatch):
     """Small products, too, and on every processor."""
-    monkeypatch.setattr(onednn, "_LEAST", 0)
-    monkeypatch.setattr(onednn, "helps", lambda: True)
+    monkeypatch.setattr(cpu_products, "_LEAST", 0)
+    monkeypatch.setattr(cpu_products, "helps", lambda: True)
     monkeypatch.setattr(swap, "helps", lambda: True)
 
 
@@ -55,6 +58,17 @@ def test_matrices_wherever_they_lie(turned):
     room = torch.empty(40, 7, 20)[:, 3]
     matmul(a, b, out=room)
     assert near(room, a.double() @ b.double())
+
+
+def test_what_is_mapped_or_differentiated_is_left_to_the_library():
+    a, b = draw(3, 40, 30), draw(30, 20)
+    torch.testing.assert_close(torch.func.vmap(lambda one: matmul(one, b))(a), a @ b)
+    a.requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(matmul(a[0], b).sum(), a)[0][0], b.sum(1).expand(40, -1))
+    many = draw(70, 500)
+    right = many.double() @ many.double().T
+    assert near(gram(many), right)
+    assert near(torch.func.vmap(gram)(many[None])[0], right)
 
 
 def test_batches_wherever_they_lie():
@@ -198,7 +212,7 @@ def test_other_models(name):
 
 def test_where_it_helps(monkeypatch):
     monkeypatch.undo()
-    onednn.helps.cache_clear()
+    cpu_products.helps.cache_clear()
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     for capability, maker, helps in (
         ("AVX512", "vendor_id\t: AuthenticAMD", True),
@@ -206,6 +220,6 @@ def test_where_it_helps(monkeypatch):
         ("AVX2", "vendor_id\t: AuthenticAMD", False),
     ):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda c=capability: c)
-        monkeypatch.setattr(onednn, "_maker", lambda m=maker: m)
-        assert onednn.helps() is helps
-        onednn.helps.cache_clear()
+        monkeypatch.setattr(cpu_products, "_maker", lambda m=maker: m)
+        assert cpu_products.helps() is helps
+        cpu_products.helps.cache_clear()
