@@ -12,8 +12,8 @@ from torch import Tensor
 from fairmean.cpu_products import matmul
 from fairmean.rules.mixing import squared_distances
 
-_BLOCKS = 64
-_WIDE = 2**13  # columns of a block, on a GPU, where there are more
+_BLOCKS = 64  # at least so many on a GPU
+_WIDE = 2**13  # columns of a block
 _FEW = 64  # up to so many clients, the Gram matrix costs next to nothing
 
 
@@ -102,16 +102,23 @@ def gram(gradients: Tensor) -> Tensor:
 
 
 def _exact(gradients: Tensor) -> Tensor:
-    """G Gᵀ in float64 as a sum over blocks of columns: with few rows, the blocks are what keeps a GPU busy.
+    """G Gᵀ in float64 as a sum over blocks of columns.
 
+    With few rows, many blocks at once are what keeps a GPU busy; on a CPU one after the other stays in the cache.
     Exactly symmetric, so that two clients nearest to each other tie, whatever the rounding.
     """
     n, d = gradients.shape
-    count = max(_BLOCKS, d // _WIDE) if gradients.is_cuda else _BLOCKS
-    width = -(-d // count)
-    padded = F.pad(gradients, (0, count * width - d)).double()
-    blocks = padded.reshape(n, count, width).transpose(0, 1)
-    M = torch.bmm(blocks, blocks.transpose(1, 2)).sum(0)
+    if gradients.is_cuda:
+        count = max(_BLOCKS, d // _WIDE)
+        width = -(-d // count)
+        padded = F.pad(gradients, (0, count * width - d)).double()
+        blocks = padded.reshape(n, count, width).transpose(0, 1)
+        M = torch.bmm(blocks, blocks.transpose(1, 2)).sum(0)
+    else:
+        M = torch.zeros((), dtype=torch.float64)
+        for block in gradients.split(_WIDE, dim=1):
+            rows = block.double()
+            M = M + rows @ rows.T
     return (M + M.T) / 2
 
 
