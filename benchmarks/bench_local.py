@@ -112,8 +112,9 @@ def compared(key: str, threads: int, peers: list[str], budget: float, least: int
         check, path = folder / "check.npz", folder / "task.npz"
         write(path, work, 1e-3, 1)
         once = replace(work, epochs=1) if work.model == "cnn" else work  # five epochs of it take a minute a system
-        # with larger steps, one ReLU that rounding switches changes the update by more than what is enough
-        write(check, once, 0.01 if work.model in ("mlp", "cnn") else 1.0, 0)
+        # in many larger steps, one ReLU that rounding switches changes the update by more than what is enough
+        step = 1.0 if work.model in ("lstm", "transformer") else 0.01 if work.steps > 10 else 0.1
+        write(check, once, step, 0)
         ours = OURS if work.model == "mlp" else OURS[:1]
         systems: dict[str, Callable[[int], float]] = {}
         versions = {"centralised": str(torch.__version__)}
