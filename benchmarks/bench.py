@@ -314,7 +314,7 @@ def plot(rows: Rows) -> None:
         axis.axhline(1, color="grey", linewidth=0.8, linestyle=":")
         axis.set(xscale="log", yscale="log", xlabel=titles[kind])
         axis.set_xticks(SWEEPS[kind], [f"{v:,}" if v != 60_000 else "" for v in SWEEPS[kind]], fontsize=8)
-        axis.set_yticks([1, 2, 5, 10, 15], ["1", "2", "5", "10", "15"])
+        axis.set_yticks([0.5, 1, 2, 5, 10, 15], ["0.5", "1", "2", "5", "10", "15"])
         axis.minorticks_off()
     axes[0].set_ylabel("time of a round / one centralised pass")
     axes[0].legend(frameon=False)

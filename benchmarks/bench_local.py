@@ -302,7 +302,7 @@ def plot(rows: Rows, many: Rows) -> None:
     left.axhline(1, color="grey", linewidth=0.8, linestyle=":")
     left.set(yscale="log", ylabel="time of a round / plain passes over its samples", title="one thread")
     left.set_xticks(range(len(keys)), [key.replace(" ", "\n") for key in keys])
-    left.set_yticks([1, 2, 3, 5, 10], ["1", "2", "3", "5", "10"])
+    left.set_yticks([0.7, 1, 2, 3, 5, 10], ["0.7", "1", "2", "3", "5", "10"])
     left.minorticks_off()
     left.legend(frameon=False, fontsize=8)
     for system in dict.fromkeys(row["system"] for row in many):
