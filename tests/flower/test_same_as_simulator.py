@@ -6,6 +6,7 @@ import torch
 from flwr.app import ArrayRecord
 
 import fairmean
+from fairmean import cpu_products
 from fairmean.flower import FairStrategy
 from tests.flower import mini, own_parts
 from tests.flower.local_grid import LocalGrid
@@ -17,6 +18,12 @@ METHODS = [
     "krum:f=1", "fairmean+nnm+mean:f=1", "rested+faba:f=1",  # rung 2
     "median", "centered-clipping", "fairmean-split+median", "lfighter", "fedlf",  # rung 3, one with a state
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def products_alike(monkeypatch):
+    """A node multiplies smaller matrices than the simulator; let both do it by the same library, whatever the size."""
+    monkeypatch.setattr(cpu_products, "helps", lambda: False)
 
 
 def federated(method, **more):
