@@ -79,9 +79,15 @@ def worth(a: Tensor, b: Tensor, rows: int) -> bool:
 
 
 def call(x: Tensor, weight: Tensor, bias: Tensor | None, after: str = "none") -> Tensor:
-    """``after`` (x Wᵀ + b) by oneDNN, whatever the size."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, after, [], "")
+    """``after`` (x Wᵀ + b) by oneDNN, whatever the size; it wants numbers that lie without gaps, or takes ages."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(_dense(x), _dense(weight), bias, after, [], "")
     return out
+
+
+def _dense(values: Tensor) -> Tensor:
+    """The same numbers without gaps between them; a matrix may lie row by row or column by column."""
+    dense = values.is_contiguous() or (values.dim() == 2 and values.t().is_contiguous())
+    return values if dense else values.contiguous()
 
 
 @cache

@@ -71,6 +71,16 @@ def test_what_is_mapped_or_differentiated_is_left_to_the_library():
     assert near(torch.func.vmap(gram)(many[None])[0], right)
 
 
+def test_matrices_with_gaps_are_copied_and_others_are_not():
+    """oneDNN is a thousand times slower at a second matrix that lies with gaps."""
+    rows, columns = draw(20, 30), draw(30, 20).t()
+    assert cpu_products._dense(rows) is rows
+    assert cpu_products._dense(columns) is columns
+    for gaps in (draw(20, 4, 30)[:, 1], draw(30, 4, 20)[:, 1].t()):
+        assert cpu_products._dense(gaps).is_contiguous()
+        assert torch.equal(cpu_products._dense(gaps), gaps)
+
+
 def test_batches_wherever_they_lie():
     a, b = draw(40, 5, 30).transpose(0, 1), draw(5, 20, 30).transpose(1, 2)
     right = torch.bmm(a.double(), b.double())
