@@ -116,8 +116,8 @@ def _exact(gradients: Tensor) -> Tensor:
         M = torch.bmm(blocks, blocks.transpose(1, 2)).sum(0)
     else:
         M = torch.zeros((), dtype=torch.float64)
-        for block in gradients.split(_WIDE, dim=1):
-            rows = block.double()
+        for a in range(0, d, _WIDE):
+            rows = gradients[:, a : a + _WIDE].double()
             M = M + rows @ rows.T
     return (M + M.T) / 2
 
