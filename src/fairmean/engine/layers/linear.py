@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fairmean.cpu_products import matmul, quick
+from fairmean.cpu_products import matmul
 from fairmean.engine.kernels.segment_sums import alike
 from fairmean.engine.layers.registry import each_client, register_layer
 from fairmean.engine.precision import product
@@ -23,10 +23,8 @@ def linear(layer: nn.Linear, x: Tensor, delta: Tensor, bounds: list[int], out: l
         return
     for k, rows in each_client(bounds):
         inputs, each = x[rows].flatten(0, -2), delta[rows].flatten(0, -2)
-        if quick(each.T, inputs):
-            weight[k].copy_(matmul(each.T, inputs))
-        elif each.dtype == weight.dtype:
-            torch.mm(each.T, inputs, out=weight[k])
+        if each.dtype == weight.dtype:
+            matmul(each.T, inputs, out=weight[k])
         else:
             weight[k].copy_(product(each.T, inputs.to(each.dtype), weight.dtype))
         if bias is not None:
