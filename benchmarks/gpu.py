@@ -6,7 +6,7 @@
     python benchmarks/gpu.py precision             final accuracies in bfloat16 and tf32 against float32
     python benchmarks/gpu.py cnn                   the CNN on images of CIFAR-10's shape, 10 draws at once
     python benchmarks/gpu.py local                 five local epochs of 10 of 100 clients, MLP, 1 and 24 runs at once
-    python benchmarks/gpu.py local-cnn             the same with the CNN, whose runs follow one another
+    python benchmarks/gpu.py local-cnn             the same with the CNN; its runs follow one another, so it is one run
     python benchmarks/gpu.py resnet                ResNet-18, 10 clients × 64 images, against a plain compiled pass
     python benchmarks/gpu.py kernels               where the time of some rounds of the last three goes
 
@@ -222,11 +222,8 @@ def local(settings: dict[str, Any]) -> Rows:
 
 def local_cnn(settings: dict[str, Any]) -> Rows:
     """W6: the CNN on images of CIFAR-10's shape, 25 steps of 32 images for each of 10 clients."""
-    fed, found = one_of_ten((3, 32, 32)), []
-    for together, rounds in ((1, 13), (24, 5)):
-        runs = locally(fed, "cnn", "mean", "tf32", together)
-        found.append(timed(runs, {"dtype": "tf32", "method": "mean"}, settings.get("train.rounds", rounds), warm=2))
-    return found
+    runs = locally(one_of_ten((3, 32, 32)), "cnn", "mean", "tf32", 1)
+    return [timed(runs, {"dtype": "tf32", "method": "mean"}, settings.get("train.rounds", 11), warm=2)]
 
 
 def one_of_ten(shape: tuple[int, ...]) -> Federation:

@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def measure(draws: int = 10) -> None:
         for t in range(simulator.training.rounds):
             simulator.step(t)
         batch = Feeder(simulator.federation, 0, seed)(0, np.arange(simulator.federation.clients))
-        context = simulator.context(simulator.training.rounds, batch)
+        context = replace(simulator.context(simulator.training.rounds, batch), looks=False)  # everybody is asked
         means = broadcast_statistics(simulator.net, batch, simulator.chunk, simulator.method, context)[1]
         for i, excess in enumerate(means["excess"].tolist()):
             row = {"seed": seed, "client": i, "poisoned": int(not simulator.federation.regular[i])}

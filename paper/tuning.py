@@ -51,7 +51,8 @@ FASHION_MNIST: dict[str, Grid] = {
     "fedlf": {"train.lr": _STEPS},
 }
 CIFAR10: dict[str, Grid] = {
-    **{name: {"train.lr": _STEPS[1:]} for name in ("mean", "fedavg", "fairmean-split")},
+    **{name: {"train.lr": _STEPS[1:]} for name in ("mean", "fedavg", "fairmean-split", "rfa", "multi-krum")},
+    "centered-clipping": {"train.lr": [*_STEPS[1:], 1.6]},
     "fairmean": {"kappa": [1.0, 0.25, 0.5, 4.0], "train.lr": _STEPS[1:]},
     "fairmean-normalised": {"kappa": [4.0, 1.0, 16.0, 64.0], "train.lr": _STEPS[1:]},
     **{name: {"q": _POWERS[1:], "train.lr": _STEPS[1:]} for name in ("qffl", "h-nobs", "qffl+cwtm")},

@@ -236,6 +236,21 @@ def test_it_is_what_a_plain_loop_says(theta, cap):
     assert any(weight == 0 for row in weights for weight in row)  # and has been out for it
 
 
+@pytest.mark.parametrize("mode", [{}, {"batch": 16, "participation": 0.5}, {"batch": 16, "local_steps": 3}])
+def test_what_is_left_out_because_it_would_be_for_nobody_changes_nothing(mode, monkeypatch):
+    """Where one may look, nothing is measured in rounds in which nobody is asked: to the bit as where one may not."""
+    fed = draws()[0]
+    looked, step = trained(fed, 60, **mode)
+    assert looked.memory["times"].min() > 0
+    known = Simulator.context
+    monkeypatch.setattr(Simulator, "context", lambda *of: replace(known(*of), looks=False))
+    other, same = trained(fed, 60, **mode)
+    assert torch.equal(looked.w, other.w)
+    assert all(torch.equal(value, other.memory[name]) for name, value in looked.memory.items())
+    assert all(torch.equal(value, other.state.broadcast[name]) for name, value in looked.state.broadcast.items())
+    assert torch.equal(torch.as_tensor(step.weights), torch.as_tensor(same.weights))
+
+
 @pytest.mark.parametrize(
     ("mode", "rounds"),
     [

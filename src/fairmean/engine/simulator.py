@@ -286,12 +286,13 @@ class Simulator:
             memory = {key: value[batch.ids] for key, value in memory.items()}
         weights = None if self._inverse is None else self._inverse[batch.ids]
         known = (batch.ids, batch.sizes, memory, self.state.broadcast)
-        return Context(self._t, self.training.rounds, *known, weights=weights)
+        return Context(self._t, self.training.rounds, *known, weights=weights, looks=self._t.device.type == "cpu")
 
     def remember(self, clients: Tensor, memory: State) -> None:
         """Keep what these clients remember from now on, in place."""
         for key, value in memory.items():
-            self.memory[key].index_copy_(0, clients, value)
+            if value is not self.memory[key]:
+                self.memory[key].index_copy_(0, clients, value)
 
     def shown(self) -> State:
         """What every client can tell about itself now, by name, for the record."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class Context:
     its value, write ``torch.where``. ``rounds`` is how many there will be. ``clients`` are ids and ``sizes`` are sample
     counts. ``memory`` is what the objective remembers of each client. ``broadcast`` is what the server sent along with
     the model; it is the same for all. ``weights``, where there are some, take the place of those of a rule on rung 0.
+    ``looks``: one may look at numbers, to leave out work that would be for nobody. Elsewhere a look would wait for a
+    GPU, or a round is being recorded, or several runs go through one call.
     """
 
     t: Tensor
@@ -35,6 +38,23 @@ class Context:
     broadcast: State = field(default_factory=dict)
     spread: Callable[[Tensor], Tensor] | None = None
     weights: Tensor | None = None
+    looks: bool = False
+    _known: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """What several parts of a method need to know of this round, computed by the one that comes first."""
+        if name not in self._known:
+            self._known[name] = compute()
+        return self._known[name]
+
+    @property
+    def now(self) -> Any:
+        """``t`` as an int where one may look, and else the tensor."""
+        return int(self.t) if self.looks else self.t
+
+    def nobody(self, who: Tensor) -> bool:
+        """Whether one can see that none of these is true. False also where one may not look."""
+        return self.looks and not who.any()
 
     @property
     def last_sent(self) -> Tensor:

@@ -246,7 +246,9 @@ class Method:
             with self._blaming("scale", self.scale, losses):
                 side = self.scale.side(scales, means, context)
             self._check_table("scale", self.scale, side, len(losses))
-            side = {key: torch.where(_like(sent, value), value, 0).double() for key, value in side.items()}
+            if not context.nobody(~sent):
+                side = {key: torch.where(_like(sent, value), value, 0) for key, value in side.items()}
+            side = {key: value.double() for key, value in side.items()}
         return Report(losses, scales, memory, side)
 
     def scales(self, losses: Tensor, means: Means, context: Context) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from fairmean.rules.round import State
 from fairmean.rules.scales import FairMeanSplit, register_scale
 from fairmean.rules.search_space import Search
 
+Rounds = TypeVar("Rounds", int, Tensor)
 _SHORTEST = 10  # rounds of a turn, below which there are fewer cycles instead
 
 
@@ -70,22 +71,26 @@ class Turns:
         rest = max(1, (last - first) // (self.turns * cycles))
         return Timetable(first, min(last, first + cycles * self.turns * rest), rest, cycles)
 
-    def cycle(self, t: Tensor, table: Timetable) -> Tensor:
+    def cycle(self, t: Rounds, table: Timetable) -> Rounds:
         """In which cycle a round is; negative before the first one."""
-        return torch.floor((t - table.first) / (self.turns * table.rest))
+        return (t - table.first) // (self.turns * table.rest)
 
     def resting(self, context: Context) -> Tensor:
         """Which clients are in recess in this round.
 
         A client which was asked in this cycle because it had been absent anyway does not rest.
         """
-        table, t, clients = self.timetable(context.rounds), context.t, context.clients
+        table, t, clients = self.timetable(context.rounds), context.now, context.clients
+        there_are_turns = (t >= table.first) & (t < table.last)
+        if there_are_turns is False:
+            return torch.zeros_like(clients, dtype=torch.bool)
         cycle = self.cycle(t, table)
-        turn = torch.floor((t - table.first) / table.rest) - cycle * self.turns
+        turn = (t - table.first) // table.rest - cycle * self.turns
         theirs = torch.remainder(clients + cycle * (clients // self.turns), self.turns) == turn
         turn_began = table.first + (cycle * self.turns + turn) * table.rest
         open_question = (context.memory["tested"] < cycle) | (context.memory["asked_at"] >= turn_began)
-        return theirs & open_question & (t >= table.first) & (t < table.last)
+        resting: Tensor = theirs & open_question & there_are_turns
+        return resting
 
 
 @register_objective("recess")
@@ -128,13 +133,15 @@ class Recess(Turns, CrossEntropy):
         logits, y = of_classes(logits), y.long()
         if logits.dim() != 2:
             raise UserError("fairmean-recess is for one label per sample; for sequences use fairmean")
+        is_label = (y[:, None] == torch.arange(logits.shape[1], device=y.device)).to(logits.dtype)
+        if context.nobody(self.asked(context)):
+            return {"excess": torch.zeros_like(y, dtype=logits.dtype), "labels": is_label}
         shares = context.broadcast["shares"]
         log_p = F.log_softmax(logits - torch.log(shares + self.rare).to(logits.dtype), 1)
         entropy = -(log_p.exp() * log_p).sum(1)
         known = (shares / (shares + self.seldom)).to(logits.dtype)[y]
-        is_label = y[:, None] == torch.arange(logits.shape[1], device=y.device)
         excess = known * (-log_p.gather(1, y[:, None])[:, 0] - entropy)
-        return {"excess": excess, "labels": is_label.to(logits.dtype)}
+        return {"excess": excess, "labels": is_label}
 
     def init(self, n: int, classes: int) -> State:
         zeros, never = torch.zeros(n, dtype=torch.float64), torch.full((n,), -1.0, dtype=torch.float64)
@@ -145,10 +152,18 @@ class Recess(Turns, CrossEntropy):
             "tested": never.clone(),
         }
 
+    def asked(self, context: Context) -> Tensor:
+        """Whose ẽ counts in this round: of those that were away long enough, once there have been turns."""
+        table, t = self.timetable(context.rounds), context.now
+        long_enough: Tensor = t - 1 - context.last_sent >= table.enough
+        asked: Tensor = long_enough & (t >= table.first)
+        return asked
+
     def remember(self, memory: State, means: Means, context: Context) -> State:
         table, excess = self.timetable(context.rounds), means["excess"]
-        away = context.t - 1 - context.last_sent
-        asked = (context.t >= table.first) & (away >= table.enough) & excess.isfinite()
+        asked = self.asked(context) & excess.isfinite()
+        if context.nobody(asked):
+            return memory
         anew = asked & (memory["asked_at"] <= context.last_sent)
         kept = torch.where(anew, self.recall, 1.0)
         return {
@@ -202,7 +217,7 @@ class FairMeanRecess(Turns, FairMeanSplit):
         """t_i, and more where too much trust would be withdrawn in all."""
         withdrawn = context.broadcast["withdrawn"]
         allowed = torch.clamp(self.cap / withdrawn.clamp(min=1e-12), max=1.0)
-        return 1 - allowed * (1 - self.trust(context.memory, context.broadcast))
+        return 1 - allowed * (1 - self._trust(context))
 
     def trust(self, memory: State, broadcast: State) -> Tensor:
         """t_i of every client, from what it remembers and what it was told about the others."""
@@ -215,12 +230,15 @@ class FairMeanRecess(Turns, FairMeanSplit):
         full = torch.exp(-distrust.clamp(min=0, max=60))
         return torch.where(memory["times"] > 0, self.floor + (1 - self.floor) * full, 1.0)
 
+    def _trust(self, context: Context) -> Tensor:
+        return context.once("trust", lambda: self.trust(context.memory, context.broadcast))
+
     def side(self, scales: Tensor, means: Means, context: Context) -> State:
         excess = _excess(context.memory)
         counts = torch.where(context.memory["times"] > 0, torch.exp(-4 * excess.clamp(min=0, max=60)), 0)
         return {
             "shares": scales[:, None] * means["labels"],
-            "trust": self.trust(context.memory, context.broadcast),
+            "trust": self._trust(context),
             "senders": torch.ones_like(scales),
             "excess": torch.stack([counts, counts * excess, counts * excess.square()], 1),
         }

@@ -28,7 +28,7 @@ def whole_rounds(server: Server, like: Context, access: Access) -> Mapped:
     access = replace(access, trial=None, trust=None)
 
     def one(g: Tensor, f: Tensor, means: State, memory: State, state: ServerState, lr: Any) -> tuple[Any, ...]:
-        context = replace(like, memory=memory, broadcast=state.broadcast)
+        context = replace(like, memory=memory, broadcast=state.broadcast, looks=False)
         update = server.update(Gathered(g, f, means, context, access, looks=False), state, lr)
         weights = torch.zeros_like(f) if update.weights is None else update.weights
         return update.direction, weights, update.state, update.memory

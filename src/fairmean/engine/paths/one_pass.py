@@ -37,7 +37,8 @@ class OnePass(Cohort):
         told, scaled = [], []
         for span in batch.spans(self._chunk):
             f, means, share, graphs = self._forward(span)
-            report_of = report(f, means, self.context.only(span.clients) if narrow else self.context)
+            everybody = span.count == batch.offsets[-1]
+            report_of = report(f, means, self.context.only(span.clients) if narrow and not everybody else self.context)
             mine = weights[span.clients] * report_of.scales
             self._backward(span, mine, share, graphs)
             told.append(report_of)
@@ -86,7 +87,7 @@ class OnePass(Cohort):
 
 
 def _rows(tables: list[State]) -> State:
-    return {key: torch.cat([table[key] for table in tables]) for key in tables[0]}
+    return {key: _cat([table[key] for table in tables]) for key in tables[0]}
 
 
 def _cat(tensors: list[Tensor]) -> Tensor:
