@@ -70,6 +70,9 @@ TUNED: dict[str, dict[str, str]] = {
         "fairmean-split": "fairmean-split:train.lr=0.4",
         "term+": "term:t=0.5:train.lr=0.4",
         "term-": "term:t=-0.5:train.lr=0.4",
+        "rfa": "rfa:train.lr=0.4",
+        "multi-krum": "multi-krum:train.lr=0.4",
+        "centered-clipping": "centered-clipping:train.lr=0.8",
     },
 }
 """What ``tuning.choose`` gave from results/tuning-*.csv."""
