@@ -122,6 +122,10 @@ class Evidence:
             return None
         return np.array([_figure(mine.get(seed), metric) for seed in self.seeds])
 
+    def not_run(self, method: str, attack: str) -> int:
+        """In how many draws a method was not run."""
+        return len(self.seeds) - len(self._by_key.get((method, attack), ()))
+
     def spec(self, method: str) -> tuple[str, str, str]:
         """(spec, dtype, rounds) of a method's runs."""
         record = next(record for record in self.records if record["method"] == method)

@@ -48,13 +48,14 @@ def absolute(values: Sequence[float] | np.ndarray[Any, Any]) -> str:
     return f"{_digits(d.mean)} ± {_digits(d.half)}" + (f" ({d.n} of {len(values)} draws)" if d.n < len(values) else "")
 
 
-def relative(difference: Difference, p: float) -> str:
-    """A difference with its interval, marked if significant at 5 % after correction."""
+def relative(difference: Difference, p: float, not_run: int = 0) -> str:
+    """A difference with its interval, starred if significant at 5 % after correction; ``not_run``: draws not there."""
     if math.isnan(difference.mean):
         return "–"
     sign = "+" if difference.mean >= 0 else "−"
     mark = _MARK if p < 0.05 else ""
-    lost = f" ({difference.n} draws, {difference.lost} lost)" if difference.lost else ""
+    lost = f", {difference.lost - not_run} lost" if difference.lost > not_run else ""
+    lost = f" ({difference.n} draws{lost})" if difference.lost else ""
     return f"{sign}{_digits(abs(difference.mean))} ± {_digits(difference.half)}{mark}{lost}"
 
 
@@ -69,7 +70,8 @@ def table(evidence: Evidence, attack: str) -> Iterator[str]:
             values = evidence.values(method, attack, metric)
             cells.append("not run" if values is None else absolute(values))
         for found in to.values():
-            cells += [relative(*found[key]) if (key := (method, attack, m)) in found else "" for m in METRICS]
+            waiting = evidence.not_run(method, attack)
+            cells += [relative(*found[key], waiting) if (key := (method, attack, m)) in found else "" for m in METRICS]
         yield f"| {name(method)} | {' | '.join(cells)} |"
 
 
@@ -141,8 +143,8 @@ def unusual(evidence: Evidence) -> Iterator[str]:
         place, parts = evidence.seeds.index(seed), []
         for method in evidence.methods:
             values = evidence.values(method, attack, "worst")
-            if values is not None and values[place] < np.median(values) - _UNUSUAL:
-                parts.append(f"{name(method)} {values[place]:.1f} ({np.median(values):.1f})")
+            if values is not None and values[place] < (usual := np.nanmedian(values)) - _UNUSUAL:
+                parts.append(f"{name(method)} {values[place]:.1f} ({usual:.1f})")
         if parts:
             yield f"- draw {seed}, {_where(attack)}: {', '.join(parts)}"
 
@@ -197,6 +199,13 @@ def _section(evidence: Evidence, pictures: str, tuned: Sequence[Mapping[str, Any
         "This is the short table. **Bold** is the best of a column, of all rows further below. An arrow says that the "
         "figure is significantly higher (↑) or lower (↓) than Mean's."
     )
+    fewer = [method for method in evidence.methods if evidence.not_run(method, "none")]
+    if fewer:
+        yield (
+            "A number of draws in brackets says that a row has fewer than the others. Its figures are means over other "
+            "draws than theirs, so it is never bold; the differences to Mean and FedAvg below are over the draws that "
+            "both have."
+        )
     yield from ["", *headline(evidence).splitlines(), ""]
     yield f"![Differences to Mean]({pictures}/evidence-{evidence.dataset}.png)"
     yield from [
@@ -232,7 +241,7 @@ def headline(evidence: Evidence) -> str:
     heads = [f"{_attack(attack)}: average | worst" for attack in ATTACKS]
     lines = [f"| {TITLES[evidence.dataset]}, {len(evidence.seeds)} draws | {' | '.join(heads)} |", "|---" * 9 + "|"]
     best = _best(evidence, columns)
-    top = {method for method in evidence.methods for c in columns if _mean(evidence, method, *c) == best[c]}
+    top = {method for method in evidence.methods for c in columns if _is_best(evidence, method, c, best)}
     for method in (m for m in evidence.methods if m in SHOWN or m in top):
         lines.append(f"| {name(method)} | {' | '.join(_marked(evidence, method, columns, best))} |")
     return "\n".join(lines) + "\n"
@@ -263,7 +272,15 @@ Column = tuple[str, str]
 def _best(evidence: Evidence, columns: Sequence[Column], methods: Sequence[str] | None = None) -> dict[Column, float]:
     """The highest mean of each column, over some methods or all."""
     among = methods or evidence.methods
-    return {column: max(_mean(evidence, method, *column) for method in among) for column in columns}
+    return {
+        (attack, metric): max(_mean(evidence, m, attack, metric) for m in among if not evidence.not_run(m, attack))
+        for attack, metric in columns
+    }
+
+
+def _is_best(evidence: Evidence, method: str, column: Column, best: Mapping[Column, float]) -> bool:
+    """Whether a row, of all draws, has the highest mean of a column."""
+    return not evidence.not_run(method, column[0]) and _mean(evidence, method, *column) == best[column]
 
 
 def _marked(evidence: Evidence, method: str, columns: Sequence[Column], best: Mapping[Column, float]) -> Iterator[str]:
@@ -273,13 +290,15 @@ def _marked(evidence: Evidence, method: str, columns: Sequence[Column], best: Ma
         value = _mean(evidence, method, *column)
         d, p = to_mean.get((method, *column), (None, math.nan))
         mark = "" if d is None or not p < 0.05 else " ↑" if d.mean > 0 else " ↓"
-        shown = f"**{value:.1f}**" if value == best[column] else f"{value:.1f}"
-        yield "not run" if math.isinf(value) else shown + mark
+        shown = f"**{value:.1f}**" if _is_best(evidence, method, column, best) else f"{value:.1f}"
+        waiting = evidence.not_run(method, column[0])
+        some = f" ({len(evidence.seeds) - waiting} draws)" if waiting else ""
+        yield "not run" if math.isinf(value) else shown + mark + some
 
 
 def _mean(evidence: Evidence, method: str, attack: str, metric: str) -> float:
     values = evidence.values(method, attack, metric)
-    return -math.inf if values is None else float(np.mean(values))
+    return -math.inf if values is None else float(np.nanmean(values))
 
 
 def settings(evidence: Evidence, tuned: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -158,7 +158,7 @@ PARTS["cifar10-robust"] = Part(
 attack was best on the draws 8000 and 8001."""
 NO_EXCESS = f"{RECESS}:beta=0"
 PARTS["no-excess"] = Part(_attacks({}), ("mean", ORACLE, "fairmean-split", RECESS, NO_EXCESS), 21_000)
-"""Whether the excess that fairmean-split measures while a client trains helps beside what it measures after a recess."""
+"""Whether the excess that clients measure while they train helps beside what they measure after a recess."""
 GRID, CHOOSING = (0.1, 0.2, 0.4), (9_000, 9_001)
 """Step sizes for the part 'tuned', and the draws on which one of them is chosen for each method."""
 
