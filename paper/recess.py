@@ -156,9 +156,9 @@ PARTS["cifar10-robust"] = Part(
 )
 """CIFAR-10 at the scale that a processor allows. The step is the one of 0.2, 0.3, 0.4 at which Mean's average without
 attack was best on the draws 8000 and 8001."""
-NO_EXCESS = f"{RECESS}:beta=0"
+NO_EXCESS, STAND_IN = f"{RECESS}:beta=0", f"{RECESS}:until_asked=true"
 for _name in ("alpha-0.1", "alpha-0.5", "harder", "training", "cifar10-small"):
-    PARTS[_name] = replace(PARTS[_name], methods=(*PARTS[_name].methods, NO_EXCESS))
+    PARTS[_name] = replace(PARTS[_name], methods=(*PARTS[_name].methods, NO_EXCESS, STAND_IN))
 PARTS["no-excess"] = Part(_attacks({}), ("mean", ORACLE, "fairmean-split", RECESS, NO_EXCESS), 21_000)
 """Whether the excess that clients measure while they train helps beside what they measure after a recess."""
 GRID, CHOOSING = (0.1, 0.2, 0.4), (9_000, 9_001)

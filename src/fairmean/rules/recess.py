@@ -22,6 +22,7 @@ from fairmean.rules.objectives import CrossEntropy, of_classes, register_objecti
 from fairmean.rules.round import State
 from fairmean.rules.scales import FairMeanSplit, register_scale
 from fairmean.rules.search_space import Search
+from fairmean.transform import marginal_weight
 
 Rounds = TypeVar("Rounds", int, Tensor)
 _SHORTEST = 10  # rounds of a turn, below which there are fewer cycles instead
@@ -177,23 +178,26 @@ class Recess(Turns, CrossEntropy):
 @register_scale("fairmean-recess")
 @dataclass(frozen=True)
 class FairMeanRecess(Turns, FairMeanSplit):
-    """s_i = (1 + κ H_i/(H_i+τ)) exp(−β max(0, f_i−H_i)) t_i, t_i = exp(−β_r max(0, m_i − m̄ − max(θ, zσ))); 0 in recess.
+    """s_i = (1 + κ H_i/(H_i+τ)) t_i, t_i = exp(−β_r max(0, m_i − m̄ − max(θ, zσ))); 0 in recess.
 
-    The first two factors are those of ``fairmean-split``. m_i is the mean of a client's ẽ; m̄ and σ are mean and spread
-    of m over clients, in which one counts exp(−4 max(0, m_j)), so that poisoned clients hardly do. They are broadcast:
-    a model that is too sure of what it has not seen makes every ẽ large, and that is held against nobody. β_r is
-    ``beta_rest``, θ is ``theta``. Clients add to their messages what m̄ and σ are made of, s_i times their label shares,
-    of which the server makes ω (half of it from the rounds before), and t_i. If more than ``cap`` of all trust is
-    withdrawn, every client gives back its part of the rest. No t_i is below ``floor``. While fewer than three clients
-    send something, the old broadcast stays.
+    The first factor is the priority of ``fairmean-split``. Until a client has been asked for the first time, the trust
+    of ``fairmean-split`` stands in for t_i: exp(−β max(0, f_i−H_i)). (With ``until_asked`` = false it counts all along,
+    as a third factor.) m_i is the mean of a client's ẽ; m̄ and σ are mean and spread of m over clients, in which one
+    counts exp(−4 max(0, m_j)), so that poisoned clients hardly do. They are broadcast: a model that is too sure of what
+    it has not seen makes every ẽ large, and that is held against nobody. β_r is ``beta_rest``, θ is ``theta``. Clients
+    add to their messages what m̄ and σ are made of, s_i times their label shares, of which the server makes ω (half of
+    it from the rounds before), and t_i. If more than ``cap`` of all trust is withdrawn, every client gives back its
+    part of the rest. No t_i is below ``floor``. While fewer than three clients send something, the old broadcast stays.
     """
 
     simple: ClassVar[bool] = False
     fewest: ClassVar[int] = 3
     search: ClassVar[Search] = {
         **FairMeanSplit.search,
-        **dict.fromkeys(("turns", "cycles", "begin", "until", "beta_rest", "theta", "z", "cap", "floor"), ()),
+        **dict.fromkeys(("turns", "cycles", "begin", "until", "until_asked"), ()),
+        **dict.fromkeys(("beta_rest", "theta", "z", "cap", "floor"), ()),
     }
+    until_asked: bool = True
     beta_rest: float = 8.0
     theta: float = 0.1
     z: float = 2.0
@@ -210,7 +214,11 @@ class FairMeanRecess(Turns, FairMeanSplit):
         within("floor", self.floor, 0, 1, "the least trust in a client")
 
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
-        scales = super().__call__(losses, means, context) * self.trusted(context).to(losses.dtype)
+        entropies, trust = means["entropy"], self.trusted(context)
+        if self.beta > 0:
+            usual = torch.exp(-(self.beta * (losses - entropies)).clamp(min=0, max=60))
+            trust = trust * (torch.where(context.memory["times"] > 0, 1.0, usual) if self.until_asked else usual)
+        scales = marginal_weight(entropies, self.kappa, self.tau) * trust.to(losses.dtype)
         return torch.where(self.resting(context), 0, scales)
 
     def trusted(self, context: Context) -> Tensor:
