@@ -43,7 +43,7 @@ MODES: dict[str, dict[str, Any]] = {
     "furthest": {"attack.name": "furthest"},
     "reference": {"train.engine": "reference"},
     "float32": {"train.dtype": "float32"},
-    "recess and the usual excess": {"method.name": "fairmean-recess", "method.beta": 1.0},
+    "the usual excess all along": {"method.name": "fairmean-recess", "method.until_asked": False},
     "images and dropout": {"data.name": "images.npz", "model.name": "cnn", "partition.min_size": 2, "train.batch": 4},
 }
 

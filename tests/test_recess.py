@@ -152,7 +152,7 @@ def test_scales_stay_within_bounds_and_trust_is_not_withdrawn_from_all(excesses,
     assert s.sum() >= (1 - cap) * n * full * (1 - 1e-9)
 
 
-def by_hand(fed, rounds, theta, cap, beta, lr=0.1):
+def by_hand(fed, rounds, theta, cap, until_asked, lr=0.1):
     """Round after round of fairmean-recess, written out with no more than autograd."""
     net = build_model(MLP, fed.shape, fed.classes, 3).double()
     n, K = fed.clients, fed.classes
@@ -188,8 +188,9 @@ def by_hand(fed, rounds, theta, cap, beta, lr=0.1):
                 scales.append(0.0)
                 continue
             allowed = min(1.0, cap / withdrawn) if withdrawn > 0 else 1.0
-            s = (1 + 16 * entropy / (entropy + 1)) * torch.exp(-beta * (loss.detach() - entropy).clamp(min=0))
-            s = s.item() * (1 - allowed * (1 - trust))
+            at_home = torch.exp(-(loss.detach() - entropy).clamp(min=0)).item()
+            s = (1 + 16 * entropy / (entropy + 1)).item() * (1 - allowed * (1 - trust))
+            s *= 1 if until_asked and times[i] else at_home
             messages.append([s * g for g in torch.autograd.grad(loss, list(net.parameters()))])
             sums += s * torch.bincount(y, minlength=K).double() / len(y)
             total += s
@@ -220,11 +221,15 @@ def trained(fed, rounds=ROUNDS, rule="fairmean-recess", **training):
     return simulator, steps[-1]
 
 
-@pytest.mark.parametrize(("theta", "cap", "beta"), [(0.4, 0.4, 0), (0.02, 0.4, 0), (0.02, 0.01, 0), (0.02, 0.4, 1)])
-def test_it_is_what_a_plain_loop_says(theta, cap, beta):
+@pytest.mark.parametrize(
+    ("theta", "cap", "until_asked"), [(0.4, 0.4, True), (0.02, 0.4, True), (0.02, 0.01, True), (0.02, 0.4, False)]
+)
+def test_it_is_what_a_plain_loop_says(theta, cap, until_asked):
     fed = draws()[0]
-    net, weights, evidence, times, least, held_back = by_hand(fed, ROUNDS, theta, cap, beta)
-    simulator, step = trained(fed, rule=f"fairmean-recess:theta={theta}:cap={cap}" + ":beta=1" * beta)
+    net, weights, evidence, times, least, held_back = by_hand(fed, ROUNDS, theta, cap, until_asked)
+    simulator, step = trained(
+        fed, rule=f"fairmean-recess:theta={theta}:cap={cap}:until_asked={str(until_asked).lower()}"
+    )
     assert (least < 0.9) == (theta < 0.1)  # somebody was distrusted
     assert held_back == (cap < 0.1)  # and got some of it back
     flat = torch.cat([p.detach().flatten() for p in net.parameters()])
