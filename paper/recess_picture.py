@@ -20,15 +20,15 @@ from fairmean.engine.batch import Feeder
 from fairmean.engine.paths.per_client import broadcast_statistics
 from fairmean.experiments.building import build_federation, build_simulator
 from paper.figures import plots
-from paper.recess import FILE, PAGE, PARTS, RECESS, RESULTS, append, configured, read
+from paper.recess import FILE, FIRST, PAGE, PARTS, RESULTS, append, configured, read
 
 FIGURE = PAGE.parent / "recess" / "idea.png"
 TRAINING = RESULTS / "recess-without.csv"
-WITHOUT_RECESS, WITHOUT_SHARES = f"{RECESS}:begin=0.69:until=0.6901", f"{RECESS}:rare=0.999:seldom=0.000001"
+WITHOUT_RECESS, WITHOUT_SHARES = f"{FIRST}:begin=0.69:until=0.6901", f"{FIRST}:rare=0.999:seldom=0.000001"
 SHOWN = (
     (WITHOUT_RECESS, "asked while\nit trains"),
     (WITHOUT_SHARES, "after a recess,\nwithout label shares"),
-    (RECESS, "after a recess,\nwith label shares"),
+    (FIRST, "after a recess,\nwith label shares"),
 )
 Points = tuple[list[float], list[float]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paper import recess_picture
-from paper.recess import FILE, RECESS, read
+from paper.recess import FILE, FIRST, read
 
 
 def test_a_point_for_every_client():
@@ -11,7 +11,7 @@ def test_a_point_for_every_client():
     for method, _ in recess_picture.SHOWN:
         regular, poisoned = recess_picture.points(rows, method)
         assert (len(regular), len(poisoned)) == (80, 20)
-    assert max(recess_picture.points(rows, RECESS)[0]) < 0.1 < min(recess_picture.points(rows, RECESS)[1])
+    assert max(recess_picture.points(rows, FIRST)[0]) < 0.1 < min(recess_picture.points(rows, FIRST)[1])
 
 
 def test_it_is_drawn(tmp_path):
