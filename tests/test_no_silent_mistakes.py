@@ -167,3 +167,87 @@ def test_a_search_keeps_early_stopping(own):
 def test_samples_are_not_divided_twice():
     with pytest.raises(UserError, match=r"partition\.name = 'dirichlet': data\.client says already"):
         fairmean.run(data=table(["a", "b"]), partition={"name": "dirichlet"}, train=TRAIN)
+
+
+@pytest.mark.parametrize("target", ["yes or no", "number", "three"])
+def test_the_config_that_is_stored_is_that_of_the_run(here, capsys, target):
+    """Also where the data decides the objective, which has hyper-parameters of its own."""
+    data = frame(["a", "b", "c", "d"])
+    if target != "yes or no":
+        data["y"] = data["a"] if target == "number" else np.where(data["a"] > 0.5, "x", data["y"])
+    data.to_csv("t.csv", index=False)
+    words = ["data.name=t.csv", "data.target=y", "data.client=site", "train.rounds=2", "train.device=cpu"]
+    assert main(["run", *words]) == 0
+    (run,) = fairmean.runs()
+    assert run.config.hash() == run.folder.name
+    assert main(["run", str(run.folder / "config.toml")]) == 0
+    assert len(fairmean.runs()) == 1
+    assert "not the config of this run" not in capsys.readouterr().err
+
+
+def test_a_client_is_poisoned_once(capsys):
+    assert main(["run", "attack.clients=[9,9]"]) == 2
+    assert "9 is there twice" in capsys.readouterr().err
+
+
+OWN = """
+import torch
+import fairmean
+from dataclasses import dataclass
+from fairmean.rules import LossRule, Objective, Scale, register, register_objective, register_scale
+
+@register("chance", reference="a test")
+@dataclass(frozen=True)
+class Chance(LossRule):
+    def __call__(self, round, state):
+        return torch.softmax(torch.rand(len(round.losses)).to(round.losses), 0), state
+
+@register("doubled", reference="a test")
+@dataclass(frozen=True)
+class Doubled(LossRule):
+    def __call__(self, round, state):
+        return round.losses.mul_(2), state
+
+@register("misspelt", reference="a test")
+@dataclass(frozen=True)
+class Misspelt(LossRule):
+    def __call__(self, round, state):
+        return round.loses, state
+
+@register_scale("dice")
+@dataclass(frozen=True)
+class Dice(Scale):
+    def __call__(self, losses, means, context):
+        return torch.rand_like(losses)
+
+@register_objective("flat")
+@dataclass(frozen=True)
+class Flat(Objective):
+    def losses(self, logits, y, context):
+        return logits.sum()
+
+@register_objective("negative")
+@dataclass(frozen=True)
+class Negative(Objective):
+    def losses(self, logits, y, context):
+        return torch.nn.functional.cross_entropy(logits, y.long(), reduction="none")
+    def weights(self, logits, y, context):
+        return -torch.ones(len(y))
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["method.name=chance"], "rule 'chance' (Chance) draws random numbers from torch's global generator"),
+        (["method.name=dice+mean"], "scale 'dice+mean' (Dice) draws random numbers"),
+        (["method.name=doubled"], "changed round.losses in place"),
+        (["method.name=misspelt"], "did you mean round.losses?"),
+        (["method.name=mean", "method.objective=flat"], "objective 'flat' (Flat) returned a tensor of shape ()"),
+        (["method.name=mean", "method.objective=negative"], "weights of samples that are not finite and at least 0"),
+    ],
+)
+def test_what_somebody_elses_code_does_wrong_is_named(here, capsys, settings, says):
+    (here / "somebodys.py").write_text(OWN)
+    assert main(["run", "--import", "somebodys", *settings, "train.rounds=2", "train.device=cpu"]) != 0
+    assert says in capsys.readouterr().err

@@ -178,6 +178,15 @@ class TestOddRuns:
         assert "clean labels" in words(html(collect(of_runs([made_run()]))))
         assert "clean labels" not in words(html(collect(of_runs([made_run(attack="none")]))))
 
+    def test_seeds_are_draws_and_not_methods(self):
+        runs = [made_run(method, seed=seed) for method in ("mean", "fairmean") for seed in (1, 2)]
+        for run in runs:
+            run.settings |= {"partition.seed": run.settings["seed"]}
+        material = of_runs(runs)
+        assert (material.methods, material.seeds) == (["mean", "fairmean"], [1, 2])
+        runs[0].settings["partition.seed"] = 7  # somebody asked for other clients
+        assert any("seed=7" in name for name in of_runs(runs).methods)
+
     def test_runs_that_differ_in_other_settings_are_told_apart(self):
         slow, fast = made_run(), made_run()
         fast.settings["train.lr"] = 0.5

@@ -51,10 +51,14 @@ def table(record: Mapping[str, Any], most: int = MOST_ROWS) -> str:
     return text
 
 
+ALIKE = "Wrong labels, other units of an input and another population look alike here: the samples that are named tell which."
+
+
 def page(record: Mapping[str, Any]) -> str:
     """All that the terminal shows."""
     told = [client["words"] for client in record["clients"] if client["verdict"] != NOTHING]
-    parts = [headline(record), table(record), *told, *record["notes"]]
+    doubt = [ALIKE] if any(client["verdict"] == CONTRADICTED for client in record["clients"]) else []
+    parts = [headline(record), table(record), *told, *doubt, *record["notes"]]
     return "\n".join(parts)
 
 
@@ -104,9 +108,14 @@ def sentence(client: Mapping[str, Any], record: Mapping[str, Any]) -> str:
         return (
             f"'{name}' has too little data to say: if half of the labels of its {_samples(client['samples_used'])} "
             f"were wrong, that would be missed in more than one of {missed} cases. It has few samples, or the others "
-            "cannot tell such samples apart."
+            f"cannot tell such samples apart{_or_disagree(record)}."
         )
     return f"'{name}': nothing unusual."
+
+
+def _or_disagree(record: Mapping[str, Any]) -> str:
+    """Where there are two others at most, these may be at odds with each other."""
+    return "" if len(record["clients"]) > 3 else ", or the two others contradict each other: audit more clients"
 
 
 def _samples(count: int) -> str:

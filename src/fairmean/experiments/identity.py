@@ -164,6 +164,7 @@ def _as_the_data_is(config: Config, sources: Sources) -> Config:
         part = type(part)("given", clients=int(loaded.train_clients.max()) + 1, seed=part.seed)
     if method.objective is None and method.has_usual_objective and what.objective != USUAL_OBJECTIVE:
         method = replace(method, objective=what.objective)
+        method = replace(method, hyper=method.build().hyper)  # which has hyper-parameters of its own
     return replace(config, data=resolved, partition=part, method=method)
 
 

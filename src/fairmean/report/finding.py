@@ -55,7 +55,7 @@ def _alone(data: dict[str, Any], cells: list[dict[str, Any]]) -> tuple[str, list
     details = []
     if len(data["seeds"]) == 1:
         what = "labels" if judged.is_share else "targets"
-        drawn = "test samples and model" if data["given"] else f"clients, {what} and model"
+        drawn = "model" if data["given"] else f"clients, {what} and model"
         details.append(f"This is one draw of {drawn}; another draw would give other figures.")
     else:
         half = cell["estimates"][served]["half"]

@@ -277,6 +277,8 @@ def _telling(runs: Sequence[RunLike]) -> list[str]:
     """Keys outside method and attack that have several values among the runs."""
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     outside = [key for key in keys if key not in APART and not key.startswith(_SECTIONS_APART)]
+    if all(run.settings.get("partition.seed") in (None, run.settings.get("seed")) for run in runs):
+        outside = [key for key in outside if key != "partition.seed"]  # the clients belong to the draw
     return [key for key in outside if len({repr(run.settings.get(key)) for run in runs}) > 1]
 
 

@@ -17,7 +17,7 @@ from fairmean.rules.aggregator import Aggregator
 from fairmean.rules.context import LAST_SENT, Context, Means
 from fairmean.rules.hyper import hyper_parameters
 from fairmean.rules.mixing import Mixing
-from fairmean.rules.objectives import CrossEntropy, Objective
+from fairmean.rules.objectives import OBJECTIVES, CrossEntropy, Objective
 from fairmean.rules.products import Products
 from fairmean.rules.round import Access, Round, Rung, State
 from fairmean.rules.scales import Scale
@@ -164,6 +164,7 @@ class Method:
 
         ``outputs``: how many numbers the model returns for a sample, where that is not the number of classes.
         """
+        drawn = torch.get_rng_state()
         width = outputs or classes
         logits = torch.linspace(-1, 1, 3 * width, dtype=torch.float64).view(3, width).requires_grad_()
         y, context = torch.arange(3) % classes, self.made_up_context(classes)
@@ -176,6 +177,8 @@ class Method:
             weights = self.objective.weights(logits.detach(), y, context)
         if weights is not None:
             self._check("objective", self.objective, weights, y.shape, y.device)
+            if not (weights.isfinite() & (weights >= 0)).all():
+                raise self._wrong("objective", self.objective, "weights of samples that are not finite and at least 0")
         with self._blaming("objective", self.objective):
             measured = self.measure(logits.detach(), y, context)
         self._check_table("objective", self.objective, measured, len(y))
@@ -184,6 +187,8 @@ class Method:
         report = self.report(f, {key: value.detach()[[0, 2]].double() for key, value in measured.items()}, context)
         self.next_broadcast({key: value.sum(0) for key, value in report.side.items()}, report.scales, context.broadcast)
         self.shown(report.memory, context.broadcast)
+        for kind, part in (("objective", self.objective), ("scale", self.scale)):
+            self._check_random(kind, part, drawn)
         return measured, report
 
     def measure(self, logits: Tensor, y: Tensor, context: Context) -> State:
@@ -288,8 +293,16 @@ class Method:
         """
         if self._knows_rule:
             return self.aggregator(round, state)
-        with self._blaming("rule", self.aggregator, vars(round).get("losses")):
+        losses, drawn = vars(round).get("losses"), torch.get_rng_state()
+        version = losses._version if losses is not None else 0
+        with self._blaming("rule", self.aggregator, losses):
             answer = self.aggregator(round, state)
+        self._check_random("rule", self.aggregator, drawn)
+        if losses is not None and losses._version != version:
+            raise UserCodeError(
+                f"{self._named('rule', self.aggregator)} changed round.losses in place, and they go into the record; "
+                "work on a copy: round.losses.clone()"
+            )
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise self._wrong("rule", self.aggregator, f"{_kind(answer)}, not a pair (weights or direction, state)")
         result, state = answer
@@ -358,7 +371,7 @@ class Method:
                 raise
             if losses is not None and not losses.isfinite().all():
                 raise Diverged("the losses are not finite any more") from error
-            raise UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) failed ({failure(error)})") from error
+            raise UserCodeError(f"{self._named(kind, part)} failed ({failure(error)})") from error
 
     def _check(self, kind: str, part: Any, values: Any, shape: torch.Size, device: torch.device) -> None:
         if not isinstance(values, Tensor):
@@ -377,7 +390,19 @@ class Method:
         )
 
     def _wrong(self, kind: str, part: Any, what: str) -> UserCodeError:
-        return UserCodeError(f"{kind} '{self.name}' ({type(part).__name__}) returned {what}")
+        return UserCodeError(f"{self._named(kind, part)} returned {what}")
+
+    def _named(self, kind: str, part: Any) -> str:
+        """What a part is called: an objective by its own name, which the method's does not tell."""
+        own = next((name for name, cls in OBJECTIVES.items() if cls is type(part)), self.name)
+        return f"{kind} '{own}' ({type(part).__name__})"
+
+    def _check_random(self, kind: str, part: Any, before: Tensor) -> None:
+        if not is_ours(part) and not torch.equal(before, torch.get_rng_state()):
+            raise UserCodeError(
+                f"{self._named(kind, part)} draws random numbers from torch's global generator, so no run could be "
+                "repeated; give it a torch.Generator of its own, seeded from what it remembers"
+            )
 
 
 def _or_one(total: Tensor) -> Tensor:

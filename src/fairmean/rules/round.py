@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
@@ -60,6 +61,11 @@ class Round:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._lazy:
+            known = Round.__annotations__
+            if name not in known:
+                close = get_close_matches(name, known, 1)
+                hint = f"did you mean round.{close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+                raise AttributeError(f"a round has no '{name}'; {hint}")
             raise AttributeError(f"round.{name} is not visible on this rule's rung; declare a higher one")
         value = self.__dict__[name] = self._lazy[name]()
         return value

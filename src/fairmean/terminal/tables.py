@@ -44,11 +44,18 @@ def footer(result: Comparison, command: str = "fairmean compare", report: str | 
     """
     return (
         f"best per column {'in bold' if in_colour() else '*'} · {_judged(result.config)}, {_labels(result)}\n"
-        f"{_assumptions(result)}{_diverged(result)}"
+        f"{_assumptions(result)}{_diverged(result)}{_drawn(result)}"
         f"details: {result.folder}/table.csv (kept as {result.table.name}), and one folder per run beside it\n"
         f"{f'report: {report} (open it in a browser)' + chr(10) if report else ''}"
         f"next: {_next(result, command, report)}"
     )
+
+
+def _drawn(result: Comparison) -> str:
+    """What the draws have in common, where the data say who the clients are."""
+    if len(result.seeds) < 2 or result.config.partition.name != "given":
+        return ""
+    return "all draws have the same clients and the same test samples, so ± says nothing about other samples\n"
 
 
 def _judged(config: Config) -> str:

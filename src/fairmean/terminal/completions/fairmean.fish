@@ -153,7 +153,7 @@ complete -c fairmean -n '_shtab_fairmean_using compare' -l dry-run -d 'say what 
 complete -c fairmean -n '_shtab_fairmean_using compare' -l quiet -d 'show no progress'
 complete -c fairmean -n '_shtab_fairmean_using compare' -s v -l verbose -d 'say on standard error what happens'
 complete -c fairmean -n '_shtab_fairmean_using compare' -l methods -xka "(_fairmean_methods)" -d 'which methods, or all; default: mean, fedavg, qffl, fairmean and what fits the task: for classes fairmean-split and fairmean-recess'
-complete -c fairmean -n '_shtab_fairmean_using compare' -l attacks -xka "(_fairmean_attacks)" -d 'default: none, random_class, pairwise'
+complete -c fairmean -n '_shtab_fairmean_using compare' -l attacks -xka "(_fairmean_attacks)" -d 'default: none, and what fits the task: for classes random_class and pairwise'
 complete -c fairmean -n '_shtab_fairmean_using compare' -l seeds -x -d 'which draws, as 1,2,3 or 1-5; default: the config'"'"'s seed'
 complete -c fairmean -n '_shtab_fairmean_using compare' -l together -x -d 'runs at once; default: all that fit on a GPU, one on a CPU'
 complete -c fairmean -n '_shtab_fairmean_using compare' -l report -x -d 'also write a report of it: one HTML file to look at'

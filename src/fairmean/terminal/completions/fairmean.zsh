@@ -86,7 +86,7 @@ _shtab_fairmean_compare_options=(
   "--quiet[show no progress]"
   {-v,--verbose}"[say on standard error what happens]"
   "--methods[which methods, or all\; default\: mean, fedavg, qffl, fairmean and what fits the task\: for classes fairmean-split and fairmean-recess]:methods:_fairmean_methods"
-  "--attacks[default\: none, random_class, pairwise]:attacks:_fairmean_attacks"
+  "--attacks[default\: none, and what fits the task\: for classes random_class and pairwise]:attacks:_fairmean_attacks"
   "--seeds[which draws, as 1,2,3 or 1-5\; default\: the config\'s seed]:1-5:"
   "--together[runs at once\; default\: all that fit on a GPU, one on a CPU]:N:"
   "--report[also write a report of it\: one HTML file to look at]:FILE:"

@@ -37,7 +37,8 @@ def add_to(verbs: Any) -> None:
     takes_training(parser, table=True)
     usual = "mean, fedavg, qffl, fairmean and what fits the task: for classes fairmean-split and fairmean-recess"
     parser.add_argument("--methods", metavar="A,B:key=value", help=f"which methods, or all; default: {usual}")
-    parser.add_argument("--attacks", metavar="A,B:key=value", help="default: none, random_class, pairwise")
+    fitting = "default: none, and what fits the task: for classes random_class and pairwise"
+    parser.add_argument("--attacks", metavar="A,B:key=value", help=fitting)
     parser.add_argument("--seeds", metavar="1-5", help="which draws, as 1,2,3 or 1-5; default: the config's seed")
     parser.add_argument(
         "--together", type=int, metavar="N", help="runs at once; default: all that fit on a GPU, one on a CPU"
