@@ -251,3 +251,21 @@ def test_what_somebody_elses_code_does_wrong_is_named(here, capsys, settings, sa
     (here / "somebodys.py").write_text(OWN)
     assert main(["run", "--import", "somebodys", *settings, "train.rounds=2", "train.device=cpu"]) != 0
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--methods", "mean:train.rounds=3,mean", "--attacks", "none"], "3 or 2 rounds"),
+        (["--methods", "mean", "--attacks", "none", "grid.partition.alpha=[0.5,10]"], "Dirichlet 0.5 or 10"),
+        (["--methods", "mean,mean:partition.clients=5", "--attacks", "pairwise"], "10 or 5 clients"),
+        (["--methods", "mean", "--attacks", "pairwise,pairwise:clients=[0,1]"], "poisoned as the columns say"),
+        (
+            ["--methods", "mean", "--attacks", "pairwise"],
+            "Dirichlet 0.5 · clients 8, 9 poisoned · 2 rounds",
+        ),
+    ],
+)
+def test_the_line_above_a_table_is_true_of_all_its_runs(capsys, words, says):
+    assert main(["compare", *words, "train.rounds=2", "train.device=cpu"]) == 0
+    assert says in capsys.readouterr().out

@@ -51,7 +51,7 @@ def table(record: Mapping[str, Any], most: int = MOST_ROWS) -> str:
     return text
 
 
-ALIKE = "Wrong labels, other units of an input and another population look alike here: the samples that are named tell which."
+ALIKE = "Wrong labels, other units of an input and another population look alike: see the samples that are named."
 
 
 def page(record: Mapping[str, Any]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairmean.data.registry import SPECS
 from fairmean.data.tasks import task
@@ -16,17 +17,30 @@ from fairmean.experiments.study import Comparison
 from fairmean.text import columns
 
 
-def headline(config: Config, names: Sequence[str] = ()) -> str:
-    """What was run, in one line; under an attack, who is poisoned. ``names``: what clients are called."""
+def headline(config: Config, names: Sequence[str] = (), records: Sequence[Mapping[str, Any]] = ()) -> str:
+    """What was run, in one line; under an attack, who is poisoned. ``names``: what clients are called.
+
+    ``records`` of a comparison's runs say what differs between them: the line then names all values.
+    """
     part, attack = config.partition, config.attack
+
+    def each(key: str, value: Any) -> str:
+        values = dict.fromkeys([record[key] for record in records] or [value])
+        return " or ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in values)
+
     ids = _poisoned(config, names)
     who = ", ".join(ids) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {part.clients})"
-    kinds = {"dirichlet": f"Dirichlet {part.alpha:g}", "given": "as the data says"}
-    kind = kinds.get(part.name, part.name)
+    told = any("clients=" in record["attack"] or "fraction=" in record["attack"] for record in records)
+    kinds = {"dirichlet": f"Dirichlet {each('partition.alpha', part.alpha)}", "given": "as the data says"}
+    several = len({record["partition.name"] for record in records}) > 1
+    kind = "divided in several ways" if several else kinds.get(part.name, part.name)
     clean = "none poisoned" if config.data.name in SPECS else "labels as given, none poisoned on purpose"
-    attacked = f"clients {who} poisoned" if ids else clean
-    parts = (config.data.name, f"{part.clients} clients, {kind}", attacked)
-    return " · ".join([*parts, f"{config.train.rounds} rounds", config.train.device])
+    attacked = "poisoned as the columns say" if told else f"clients {who} poisoned" if ids else clean
+    clients = each("partition.clients", part.clients)
+    if " or " in clients and ids and not told:
+        attacked = "poisoned clients differ"
+    parts = (config.data.name, f"{clients} clients, {kind}", attacked)
+    return " · ".join([*parts, f"{each('train.rounds', config.train.rounds)} rounds", config.train.device])
 
 
 def _poisoned(config: Config, names: Sequence[str]) -> list[str]:

@@ -90,7 +90,8 @@ def _compare(arguments: argparse.Namespace, world: World | None) -> int:
         print(to_csv(result.records))
     else:
         ending = tables.footer(result, _again(arguments), report)
-        print("\n".join([tables.headline(result.config, result.client_names), comparison(result), ending]))
+        said = tables.headline(result.config, result.client_names, result.records)
+        print("\n".join([said, comparison(result), ending]))
     for line in result.failures:
         arguments.fail(line, 1)
     return world.first(1 if result.failures else 0)
