@@ -139,7 +139,7 @@ def test_an_objective_that_misbehaves_is_named(losses, says, own):
     text = GCE[: GCE.index("        return (1")] + f"        {losses}\n"
     Path("bad_objective.py").write_text(text)
     fairmean.importing.import_module("bad_objective")
-    with pytest.raises(UserError, match=f"objective 'fairmean' .GeneralisedCrossEntropy. .*{says}"):
+    with pytest.raises(UserError, match=f"objective 'gce' .GeneralisedCrossEntropy. .*{says}"):
         fairmean.run(data={"name": own}, model={"name": "linear"}, method={"name": "fairmean", "objective": "gce"})
     assert not Path("runs").exists()
 
