@@ -278,7 +278,7 @@ def wait_for_round(process, folder, t):
     limit = time.monotonic() + 60
     while time.monotonic() < limit and process.poll() is None:
         for table in Path(folder).glob("*/*/clients.csv.part"):
-            last = table.read_text().splitlines()[-1].split(",")[0]
+            last = table.read_text().rpartition("\n")[0].rpartition("\n")[2].split(",")[0]  # of the last whole line
             if last.isdigit() and int(last) >= t:
                 return
         time.sleep(0.02)
