@@ -95,8 +95,8 @@ MANY: dict[str, Any] = {
 }  # fmt: skip
 STALE, SPELLS, TENTH = "stale shares", "half are there, in spells", "20 of 100, a tenth takes part, an epoch"
 PARTS = {
-    "alpha-0.1": Part(_attacks({}), COMPARED, 11_000),
-    "alpha-0.5": Part(_attacks({"partition.alpha": 0.5}), COMPARED, 11_000),
+    "alpha-0.1": Part(_attacks({}), (*COMPARED, NO_EXCESS), 11_000),
+    "alpha-0.5": Part(_attacks({"partition.alpha": 0.5}), (*COMPARED, NO_EXCESS), 11_000),
     "harder": Part(
         {
             "one poisoned": SMALL | {"attack.name": "pairwise", "attack.clients": 1},
@@ -106,7 +106,7 @@ PARTS = {
             "confused": SMALL | {"attack.name": "confused"},
             STALE: SMALL | {"attack.name": "adaptive"},
         },
-        COMPARED[:5],
+        (*COMPARED[:5], NO_EXCESS),
         12_000,
     ),
     "training": Part(
@@ -119,7 +119,7 @@ PARTS = {
             },
             TENTH: SMALL | {"attack.name": "pairwise"} | MANY,
         },
-        COMPARED[:5],
+        (*COMPARED[:5], NO_EXCESS),
         13_000,
     ),
     "ablations": Part(_attacks({}, ("none", "pairwise")), ("mean", FIRST, *ABLATIONS), 14_000),
@@ -158,8 +158,6 @@ PARTS["cifar10-robust"] = Part(
 )
 """CIFAR-10 at the scale that a processor allows. The step is the one of 0.2, 0.3, 0.4 at which Mean's average without
 attack was best on the draws 8000 and 8001."""
-for _name in ("alpha-0.1", "alpha-0.5", "harder", "training"):
-    PARTS[_name] = replace(PARTS[_name], methods=(*PARTS[_name].methods, NO_EXCESS))
 PARTS["no-excess"] = Part(_attacks({}), ("mean", ORACLE, "fairmean-split", RECESS, FIRST, NO_EXCESS), 21_000)
 """Whether the excess that clients measure while they train helps beside what they measure after a recess."""
 GRID, CHOOSING = (0.1, 0.2, 0.4), (9_000, 9_001)

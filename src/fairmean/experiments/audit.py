@@ -335,11 +335,11 @@ def audit_samples(
 
 
 def with_words(found: Audit) -> Audit:
-    """The same, with a sentence for every client."""
+    """The same, with a sentence for every client, and what these may mean."""
     record = found.to_dict()
-    return replace(
-        found, clients=[client | {"words": audit_words.sentence(client, record)} for client in found.clients]
-    )
+    clients = [client | {"words": audit_words.sentence(client, record)} for client in found.clients]
+    notes = [*record["notes"], *audit_words.doubts(record)]
+    return replace(found, clients=clients, settings=found.settings | {"notes": notes})
 
 
 def _judged(samples: Samples, model: ModelConfig, plan: Plan, tell: Tell | None) -> tuple[Evidence, list[int], int]:

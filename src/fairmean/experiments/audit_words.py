@@ -51,15 +51,18 @@ def table(record: Mapping[str, Any], most: int = MOST_ROWS) -> str:
     return text
 
 
-ALIKE = "Wrong labels, other units of an input and another population look alike: see the samples that are named."
-
-
 def page(record: Mapping[str, Any]) -> str:
     """All that the terminal shows."""
     told = [client["words"] for client in record["clients"] if client["verdict"] != NOTHING]
-    doubt = [ALIKE] if any(client["verdict"] == CONTRADICTED for client in record["clients"]) else []
-    parts = [headline(record), table(record), *told, *doubt, *record["notes"]]
+    parts = [headline(record), table(record), *told, *record["notes"]]
     return "\n".join(parts)
+
+
+def doubts(record: Mapping[str, Any]) -> list[str]:
+    """What a contradiction may mean beside wrong labels."""
+    if not any(client["verdict"] == CONTRADICTED for client in record["clients"]):
+        return []
+    return ["Wrong labels, other units of an input and another population look alike: see the samples that are named."]
 
 
 def headline(record: Mapping[str, Any]) -> str:

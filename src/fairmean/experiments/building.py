@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, cast
@@ -69,6 +70,11 @@ def poisoned(config: Config, names: Sequence[str] | None = None) -> NDArray[np.i
             if str(client) not in places:
                 raise unknown("client in attack.clients", client, places)
         clients = [places[str(client)] for client in clients]
+    if isinstance(clients, list):
+        twice = [int(client) for client, count in Counter[Any](clients).items() if count > 1]
+        if twice:
+            called = names[twice[0]] if names else twice[0]
+            raise UserError(f"attack.clients = {attack.clients}: {called} is there twice; name each client once")
     return federation.poisoned_clients(n, cast("int | list[int]", clients), attack.fraction, attack.pick, config.seed)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,10 +113,6 @@ class AttackConfig:
             within("attack.fraction", self.fraction, 0, 1, "the fraction of clients that is poisoned")
         if self.pick not in ("last", "random"):
             raise unknown("attack.pick", self.pick, ("last", "random"))
-        if isinstance(self.clients, list):
-            twice = [client for client, count in Counter[Any](self.clients).items() if count > 1]
-            if twice:
-                raise UserError(f"attack.clients = {self.clients}: {twice[0]} is there twice; name each client once")
 
 
 @dataclass(frozen=True)

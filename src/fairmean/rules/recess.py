@@ -216,7 +216,7 @@ class FairMeanRecess(Turns, FairMeanSplit):
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         entropies, trust = means["entropy"], self.trusted(context)
         if self.beta > 0:
-            usual = torch.exp(-(self.beta * (losses - entropies)).clamp(min=0, max=60))
+            usual = self.usual_trust(losses, entropies)
             trust = trust * (torch.where(context.memory["times"] > 0, 1.0, usual) if self.until_asked else usual)
         scales = marginal_weight(entropies, self.kappa, self.tau) * trust.to(losses.dtype)
         return torch.where(self.resting(context), 0, scales)

@@ -165,5 +165,9 @@ class FairMeanSplit(Scale):
 
     def __call__(self, losses: Tensor, means: Means, context: Context) -> Tensor:
         entropies = means["entropy"]
+        return marginal_weight(entropies, self.kappa, self.tau) * self.usual_trust(losses, entropies)
+
+    def usual_trust(self, losses: Tensor, entropies: Tensor) -> Tensor:
+        """exp(−β max(0, f_i − H_i)), from a model that the client itself has trained."""
         distrust = (self.beta * (losses - entropies)).clamp(min=0, max=60)  # e^-60: nothing, and never all zeros
-        return marginal_weight(entropies, self.kappa, self.tau) * torch.exp(-distrust)
+        return torch.exp(-distrust)

@@ -22,25 +22,31 @@ def headline(config: Config, names: Sequence[str] = (), records: Sequence[Mappin
 
     ``records`` of a comparison's runs say what differs between them: the line then names all values.
     """
-    part, attack = config.partition, config.attack
+    part = config.partition
 
     def each(key: str, value: Any) -> str:
         values = dict.fromkeys([record[key] for record in records] or [value])
         return " or ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in values)
 
-    ids = _poisoned(config, names)
-    who = ", ".join(ids) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {part.clients})"
-    told = any("clients=" in record["attack"] or "fraction=" in record["attack"] for record in records)
     kinds = {"dirichlet": f"Dirichlet {each('partition.alpha', part.alpha)}", "given": "as the data says"}
     several = len({record["partition.name"] for record in records}) > 1
     kind = "divided in several ways" if several else kinds.get(part.name, part.name)
-    clean = "none poisoned" if config.data.name in SPECS else "labels as given, none poisoned on purpose"
-    attacked = "poisoned as the columns say" if told else f"clients {who} poisoned" if ids else clean
-    clients = each("partition.clients", part.clients)
-    if " or " in clients and ids and not told:
-        attacked = "poisoned clients differ"
-    parts = (config.data.name, f"{clients} clients, {kind}", attacked)
-    return " · ".join([*parts, f"{each('train.rounds', config.train.rounds)} rounds", config.train.device])
+    divided = f"{each('partition.clients', part.clients)} clients, {kind}"
+    rounds = f"{each('train.rounds', config.train.rounds)} rounds"
+    return " · ".join([config.data.name, divided, _attacked(config, names, records), rounds, config.train.device])
+
+
+def _attacked(config: Config, names: Sequence[str], records: Sequence[Mapping[str, Any]]) -> str:
+    """Which clients are poisoned, where they are the same in all runs."""
+    ids, attack = _poisoned(config, names), config.attack
+    if any("clients=" in record["attack"] or "fraction=" in record["attack"] for record in records):
+        return "poisoned as the columns say"
+    if not ids:
+        return "none poisoned" if config.data.name in SPECS else "labels as given, none poisoned on purpose"
+    if len({record["partition.clients"] for record in records}) > 1:
+        return "poisoned clients differ"
+    who = ", ".join(ids) if len(ids) <= 5 and attack.pick == "last" else f"({len(ids)} of {config.partition.clients})"
+    return f"clients {who} poisoned"
 
 
 def _poisoned(config: Config, names: Sequence[str]) -> list[str]:
